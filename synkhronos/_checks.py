@@ -134,7 +134,7 @@ def check_flag(name: str, value: object) -> bool:
     return found
 
 
-def check_word(name: str, value: object, words: Sequence[str | None]) -> Any:
+def check_word(name: str, value: object, words: Sequence[str | None]) -> object:
     """Check one of several words.
 
     >>> check_word("Loader: read", "nodes", ("master", "node", None))
@@ -159,7 +159,7 @@ class Checked:
     def _check(self) -> None:
         """Raise unless the fields make sense."""
 
-    def _given(self, field: str) -> tuple[str, Any]:
+    def _given(self, field: str) -> tuple[str, object]:
         """How messages name a field, and its value."""
         return f"{type(self).__name__}: {field}", getattr(self, field)
 

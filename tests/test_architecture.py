@@ -337,7 +337,6 @@ NOT_FROM_ABOVE = {
     ("_backends.jax", "jax"): "the library",
     ("_backends.nccl", "self._stream"): "a stream of cuda.core",
     ("_backends.vectorised.real", "model.builder"): "an IRBuilder of llvmlite",
-    ("training.sources._hdf5", "handle"): "a file of h5py",
 }
 
 
@@ -654,7 +653,7 @@ MOST_LINES, LONG = (
     750,
     {
         "_api.collectives": 800,  # twelve public functions, each with its documents
-        "extensions._saving.checkpoints": 850,
+        "extensions._saving.checkpoints": 790,
         "pymc._rows": 800,
     },
 )
@@ -710,7 +709,7 @@ def _assigned_to_self(node: ast.AST) -> set[str]:
     return {node.attr} if stored and ast.unparse(node.value) == "self" else set()
 
 
-MOST_ANY = 37  # lines that say Any, in 100 functions; it may only shrink
+MOST_ANY = 20  # lines that say Any, in 100 functions; it may only shrink
 
 
 def test_types_say_what_values_are() -> None:
@@ -750,8 +749,9 @@ def test_no_sentence_begins_with_a_clause() -> None:
         found = [ast.get_docstring(n) for n in ast.walk(tree) if isinstance(n, documented)]
         texts[name] = "\n\n".join(filter(None, found))
     for name, text in texts.items():
+        words = "What|Who" if name.startswith("pymc.") else "What|Who|That"
         for sentence in sentences(text):
-            clause = re.match(r"(?:[*-] )*(What|Who) \w.*[.:]$", sentence)
+            clause = re.match(rf"(?:[*-] )*({words}) \w.*[.:]$", sentence)
             assert not clause, f"{name}: {sentence}"
 
 

@@ -35,7 +35,7 @@ def seconds_of(call: Callable[[], object], budget: float = SECONDS) -> float:
     return float(np.percentile(times, 25))
 
 
-def seconds_of_parts(call_of: Callable[[int], Callable[[], Any]]) -> dict[int, float]:
+def seconds_of_parts(call_of: Callable[[int], Callable[[], object]]) -> dict[int, float]:
     """Seconds for all, 1/2, 1/4 and 1/8 of the rows, in this process with one thread.
 
     `call_of` makes, for k, a function that computes one k-th.

@@ -74,7 +74,7 @@ class Arguments:
     def _label(self, index: int) -> str:
         return repr(self._plan.names[index]) if self._plan.names[index] else f"number {index}"
 
-    def _checked(self, index: int, value: object) -> Any:
+    def _checked(self, index: int, value: object) -> object:
         kind = self._plan.types[index]
         if isinstance(value, Data):
             if value.group is not self._group:
@@ -185,7 +185,7 @@ class Arguments:
                 return where(picked, edges(len(given[i]), size))
         return edges(rows, size)
 
-    def batch_s(self, batch_s: object) -> tuple[Any, ...] | None:
+    def batch_s(self, batch_s: object) -> tuple[object, ...] | None:
         """The rows of each member's sliceable shared variables."""
         if batch_s is None:
             return None
@@ -202,7 +202,7 @@ class Arguments:
         return tuple(np.array(b) if isinstance(b, np.ndarray | list | tuple) else b for b in found)
 
     def slices(
-        self, num_slices: int | str, given: list[Any], rows: int | None, subset: tuple[int, ...]
+        self, num_slices: int | str, given: list[object], rows: int | None, subset: tuple[int, ...]
     ) -> int:
         """The number of slices of each member's part."""
         whole = self._plan.undivided(subset)
@@ -247,18 +247,18 @@ def _why(kind: TensorType, value: object, exc: Exception | None = None, allow: s
     return str(exc)
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     """Arrays as PyTensor takes them: those of other libraries become those of numpy."""
     foreign = hasattr(value, "__array__") and not isinstance(value, np.generic)
     return np.asarray(value) if foreign else value
 
 
-def _default(value: object) -> Any:
+def _default(value: object) -> object:
     """An input's default now: In takes values, shared variables and their containers."""
     container = getattr(value, "container", value)
     return getattr(container, "storage", [value])[0]
 
 
-def _here(value: object) -> Any:
+def _here(value: object) -> object:
     """The rows that this machine has."""
     return value.data if isinstance(value, Data) else value

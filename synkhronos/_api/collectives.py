@@ -90,7 +90,7 @@ def broadcast(
     >>> synk.close()
     """
     del nccl
-    with turn("broadcast", timeout):
+    with reserved("broadcast", timeout):
         found = operands(shared_vars, "broadcast", arrays=False)
         given = None if values is None else _values(found, values, own=True)
         others = [(e.number, e.storage[0]) for e in found.entries if not is_array(e)]
@@ -102,8 +102,8 @@ def broadcast(
 @retried
 def scatter(
     shared_vars: Variables,
-    values: Any = None,
-    batch: Any = None,
+    values: object = None,
+    batch: object = None,
     *,
     timeout: float | None = None,
 ) -> None:
@@ -133,7 +133,7 @@ def scatter(
     [3, 2]
     >>> synk.close()
     """
-    with turn("scatter", timeout):
+    with reserved("scatter", timeout):
         found = operands(shared_vars, "scatter")
         if values is None:
             values = None if found.single else [None] * len(found.entries)
@@ -182,7 +182,7 @@ def gather(
     >>> synk.close()
     """
     del nccl
-    with turn("gather", timeout):
+    with reserved("gather", timeout):
         check_integer("gather: nd_up", nd_up, 0, 1, rest=": 1 stacks, 0 concatenates")
         found = operands(shared_vars, "gather")
         joined = found.run(commands.Gather, "stack" if nd_up else "concatenate")
@@ -213,7 +213,7 @@ def all_gather(shared_vars: Variables, nccl: bool = True, *, timeout: float | No
     Cost: one round; each member copies all values once. 0-d variables cannot hold the result.
     """
     del nccl
-    with turn("all_gather", timeout):
+    with reserved("all_gather", timeout):
         found = operands(shared_vars, "all_gather")
         flat = [e.label for e in found.entries if e.storage[0].ndim == 0]
         if flat:
@@ -273,7 +273,7 @@ def reduce(
     >>> synk.close()
     """
     del nccl
-    with turn("reduce", timeout):
+    with reserved("reduce", timeout):
         found = operands(shared_vars, "reduce")
         kind = found.reduction(op)
         reduced = found.run(commands.Reduce, kind, as_weights(weights, kind, found.group), in_place)
@@ -323,14 +323,14 @@ def all_reduce(
     >>> synk.close()
     """
     del nccl
-    with turn("all_reduce", timeout):
-        all_reduce_in_turn(shared_vars, op, weights)
+    with reserved("all_reduce", timeout):
+        all_reduce_reserved(shared_vars, op, weights)
 
 
-def all_reduce_in_turn(
+def all_reduce_reserved(
     shared_vars: Variables, op: str, weights: Sequence[float] | None = None
 ) -> None:
-    """As `all_reduce`, inside of a turn."""
+    """As `all_reduce`, while the runner is reserved."""
     found = operands(shared_vars, "all_reduce")
     kind = found.reduction(op)
     counts = as_weights(weights, kind, found.group)
@@ -374,7 +374,7 @@ def reduce_scatter(
     -----
     Cost: one round; each member reads all values of its rows once.
     """
-    with turn("reduce_scatter", timeout):
+    with reserved("reduce_scatter", timeout):
         found = operands(shared_vars, "reduce_scatter")
         lengths = {e.storage[0].shape[:1] for e in found.entries}
         if len(lengths) != 1 or () in lengths:
@@ -423,7 +423,7 @@ def permute(shared_vars: Variables, order: Sequence[int], *, timeout: float | No
     [11.0, 10.0, 12.0]
     >>> synk.close()
     """
-    with turn("permute", timeout):
+    with reserved("permute", timeout):
         found = operands(shared_vars, "permute")
         ranks = _permutation(order, found.group.size)
         found.entries = [e for e in found.entries if e.differs]
@@ -444,8 +444,8 @@ def permute(shared_vars: Variables, order: Sequence[int], *, timeout: float | No
 def set_value(
     rank: int,
     shared_vars: Variables,
-    values: Any,
-    batch: Any = None,
+    values: object,
+    batch: object = None,
     *,
     timeout: float | None = None,
 ) -> None:
@@ -474,7 +474,7 @@ def set_value(
     -----
     Cost: one round; one copy.
     """
-    with turn("set_value", timeout):
+    with reserved("set_value", timeout):
         rank = _check_rank(current("synk.set_value"), rank)
         found = operands(shared_vars, "set_value")
         arrays = _values(found, values)
@@ -511,7 +511,7 @@ def get_value(rank: int, shared_vars: Variables, *, timeout: float | None = None
     -----
     Cost: one round; one copy. Returns an array, or a list of them for a list of variables.
     """
-    with turn("get_value", timeout):
+    with reserved("get_value", timeout):
         rank = _check_rank(current("synk.get_value"), rank)
         found = operands(shared_vars, "get_value")
         values = found.run(commands.GetValue, rank)
@@ -540,7 +540,7 @@ def get_lengths(shared_vars: Variables, *, timeout: float | None = None) -> Any:
     -----
     Cost: one round. For a list of variables, a list of lists.
     """
-    with turn("get_lengths", timeout):
+    with reserved("get_lengths", timeout):
         found = _shapes(shared_vars, "get_lengths")
         if any(shape == () for column in found for shape in column):
             raise InputError("get_lengths: a 0-d value has no length")
@@ -570,7 +570,7 @@ def get_shapes(shared_vars: Variables, *, timeout: float | None = None) -> Any:
     -----
     Cost: one round. For a list of variables, a list of lists.
     """
-    with turn("get_shapes", timeout):
+    with reserved("get_shapes", timeout):
         found = _shapes(shared_vars, "get_shapes")
         return found[0] if _is_single(shared_vars) else found
 
@@ -630,10 +630,10 @@ class Operands:
         )
 
 
-def turn(what: str, timeout: float | None) -> AbstractContextManager[Any]:
-    """A turn of the current group, for a collective of this name."""
+def reserved(what: str, timeout: float | None) -> AbstractContextManager[Any]:
+    """Reserve the runner of the current group, for a collective of this name."""
     called = f"synk.{what}"
-    return current(called).runner.turn(called, timeout)
+    return current(called).runner.reserved(called, timeout)
 
 
 def operands(shared_vars: Variables, what: str, arrays: bool = True) -> Operands:

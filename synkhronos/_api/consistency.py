@@ -12,11 +12,11 @@ import numpy as np
 from synkhronos._api.collectives import (
     Operands,
     Variables,
-    all_reduce_in_turn,
+    all_reduce_reserved,
     as_weights,
     operands,
     reduction,
-    turn,
+    reserved,
     weights_by_name,
 )
 from synkhronos._backends.graph_types import tensor_type
@@ -104,7 +104,7 @@ def check_consistency(shared_vars: Variables, *, timeout: float | None = None) -
     Give all members the master's values with synk.broadcast, or average them with synk.sync
     >>> synk.close()
     """
-    with turn("check_consistency", timeout):
+    with reserved("check_consistency", timeout):
         found = operands(shared_vars, "check_consistency", arrays=False)
         found.entries = _comparable(found.entries)
         differing = _differing(found)
@@ -159,7 +159,7 @@ def sync(
     ([0.5, 1.5], [0.5, 1.5])
     >>> synk.close()
     """
-    with turn("sync", timeout):
+    with reserved("sync", timeout):
         found = operands(shared_vars, "sync")
         as_weights(weights, reduction(op, "sync"), found.group)
         floats = [e for e in found.entries if _dtype(e).kind in "fc"]
@@ -173,7 +173,7 @@ def sync(
                 + "\nGive all members the master's with synk.broadcast"
             )
         if floats:
-            all_reduce_in_turn([e.variable for e in floats], op, weights)
+            all_reduce_reserved([e.variable for e in floats], op, weights)
 
 
 def _dtype(entry: Entry) -> np.dtype:

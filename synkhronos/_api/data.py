@@ -26,7 +26,7 @@ class _ReadOnly(np.ndarray):
         if isinstance(made_of, np.ndarray) and not isinstance(made_of, _ReadOnly):
             self.flags.writeable = False
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: Any, value: object) -> None:
         if not self.flags.writeable:
             raise InputError(
                 "d.data is read-only in a group of several nodes, which would not see the change: "
@@ -136,7 +136,7 @@ class Data:
     def __getitem__(self, key: Any) -> Any:
         return self._view[key]
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: Any, value: object) -> None:
         if self.group.arena.tracks_changes and isinstance(self._ref, FileRef):
             raise InputError(
                 f"{self!r} is a file that each node opens for itself, and other nodes might not "

@@ -93,12 +93,12 @@ class Function(ProcessBound, Advised):
     def __call__(
         self,
         *args: Any,
-        output_subset: Sequence[Any] | None = None,
-        batch: Any = None,
-        batch_s: Any = None,
+        output_subset: Sequence[object] | None = None,
+        batch: object = None,
+        batch_s: object = None,
         num_slices: int | str = 1,
         timeout: float | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Run the function in all members.
 
@@ -142,7 +142,7 @@ class Function(ProcessBound, Advised):
         asked = Request(args, kwargs, output_subset, batch, batch_s, num_slices)
         while True:  # as `retried`, whose call would take 3 % of the shortest calls
             try:
-                with function.runner.turn(function.what, timeout):
+                with function.runner.reserved(function.what, timeout):
                     # first of all: after a pause what follows takes as long as their waking up
                     function.runner.wake()
                     return function.call(asked)
@@ -153,11 +153,11 @@ class Function(ProcessBound, Advised):
     def report(
         self,
         *args: Any,
-        output_subset: Sequence[Any] | None = None,
-        batch: Any = None,
-        batch_s: Any = None,
+        output_subset: Sequence[object] | None = None,
+        batch: object = None,
+        batch_s: object = None,
         num_slices: int | str = 1,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Report:
         """Measure where the time of a call goes in each member, and say what binds.
 
@@ -197,7 +197,7 @@ class Function(ProcessBound, Advised):
         function = self._function
         asked = Request(args, kwargs, output_subset, batch, batch_s, num_slices)
         if args or kwargs or batch is not None or not function.plan.inputs:
-            with function.runner.turn(function.what), self._measuring(undone=True):
+            with function.runner.reserved(function.what), self._measuring(undone=True):
                 function.rehearse(asked)  # compiles
                 function.rehearse(asked)
                 self._measurements.skip()
@@ -231,13 +231,13 @@ class Function(ProcessBound, Advised):
         (9, 100)
         """
         with contextlib.ExitStack() as stack:
-            with self._function.runner.turn(self._function.what):
+            with self._function.runner.reserved(self._function.what):
                 stack.enter_context(self._measuring())
             yield
 
     @contextlib.contextmanager
     def _measuring(self, undone: bool = False) -> Iterator[None]:
-        """As `GroupFunction.measured`, for reports; entered inside of a turn."""
+        """As `GroupFunction.measured`, for reports; entered while the runner is reserved."""
         self._function.make_clocks()
         with self._function.measured(undone):
             self._measurements.use()
@@ -247,12 +247,12 @@ class Function(ProcessBound, Advised):
         """Measure a call for `synk.advise`; changes no variable."""
         function = self._function
         with (
-            function.runner.turn(function.what),
+            function.runner.reserved(function.what),
             function.telling("measuring"),
             contextlib.ExitStack() as stack,
         ):
             parts = TimedParts(function, asked)
-            called: Callable[[], Any] = functools.partial(function.call, asked)
+            called: Callable[[], object] = functools.partial(function.call, asked)
             if not function.plan.pure:
                 function.make_clocks()
                 stack.enter_context(function.measured(undone=True))
@@ -312,7 +312,7 @@ class Function(ProcessBound, Advised):
         oversize: float = 1.0,
         minibatch: bool | Sequence[bool] = False,
         **kwargs: object,
-    ) -> Any:
+    ) -> Data | tuple[Data, ...]:
         """Make one Data for each input.
 
         Parameters
@@ -340,13 +340,13 @@ class Function(ProcessBound, Advised):
 
 
 def function(
-    inputs: Any,
-    outputs: Any = None,
-    bcast_inputs: Any = None,
-    updates: Any = None,
-    givens: Any = None,
-    sliceable_shareds: Any = None,
-    **kwargs: Any,
+    inputs: object,
+    outputs: object = None,
+    bcast_inputs: object = None,
+    updates: object = None,
+    givens: object = None,
+    sliceable_shareds: object = None,
+    **kwargs: object,
 ) -> Function:
     """Make a function that runs in all members; in place of pytensor.function.
 

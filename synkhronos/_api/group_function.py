@@ -135,7 +135,7 @@ class GroupFunction(Shippable):
     ) -> Any:
         """Run the function in all members; the result is that of `Function`.
 
-        The caller has a turn of the group: another call would use the same memory.
+        The caller has reserved the runner: another call would use the same memory.
 
         Four ways lead to the result, the shortest last:
 
@@ -230,7 +230,7 @@ class GroupFunction(Shippable):
         self._compilations.note(call)
 
     def make_clocks(self) -> None:
-        """Let the members make the clocks of `measured`, inside of a turn."""
+        """Let the members make the clocks of `measured`, while the runner is reserved."""
         if self.number not in self.runner.member.measured.clocks:
             self.runner.run(MakeClocks(self.number), self.what)
 
@@ -306,7 +306,7 @@ class GroupFunction(Shippable):
         force_cast: bool,
         oversize: float,
         minibatch: bool | Sequence[bool],
-    ) -> Any:
+    ) -> Data | tuple[Data, ...]:
         """Make one Data for each input; parameters and result are those of `Function`."""
         inputs, what = self.plan.inputs, self.what
         n = len(inputs)

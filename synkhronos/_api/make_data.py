@@ -125,7 +125,7 @@ def _check_scattered(
 
 
 def _kind(
-    value: Any, var: Variable | None, dtype: Any, ndim: int | None, shape: Any
+    value: object, var: Variable | None, dtype: Any, ndim: int | None, shape: Any
 ) -> tuple[np.dtype, int]:
     if var is not None:
         kind = tensor_type(var)

@@ -243,7 +243,7 @@ class Measurements:
             self._clocks, self._before, self._latest = made, [], None
 
     def skip(self) -> None:
-        """Leave what was measured so far out of the next report; inside of a turn."""
+        """Leave what was measured so far out of the next report; while the runner is reserved."""
         self._before, self._latest = self._cells(self._group.runner.run), None
         if self._clocks is not None:
             self._clocks.mine.rest()

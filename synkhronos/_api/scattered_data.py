@@ -17,7 +17,7 @@ from synkhronos._engine.member import Member
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._plan.rows import edges
 
-Loader = Callable[[int, int], Any]  # rows start to stop, of the whole
+Loader = Callable[[int, int], object]  # rows start to stop, of the whole
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class ScatteredData(Data):
     def _contents(self) -> NoReturn:
         self._refuse("to copy or pickle it")
 
-    def set_value(self, input_data: Any, force_cast: bool = False, oversize: float = 1) -> None:
+    def set_value(self, input_data: object, force_cast: bool = False, oversize: float = 1) -> None:
         """Raise InputError: scattered Data cannot be set."""
         self._refuse("to set it")
 

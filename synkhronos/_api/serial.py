@@ -41,7 +41,7 @@ class Serial:
             )
         self._function.trust_input = recipe.jax
 
-    def __call__(self, values: Sequence[Any]) -> list[Any]:
+    def __call__(self, values: Sequence[object]) -> list[object]:
         before = {s: s.container.storage[0] for s in self._drawn}
         with self._width():
             found = self._function(*values, *map(jax_backend.typified, before.values()))

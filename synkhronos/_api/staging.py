@@ -52,7 +52,7 @@ class Staging:
         return self._arena.ref(target, self._arena.generation)
 
     def staged(
-        self, call: Call, order: Sequence[int], args: Sequence[Any], batch: Any
+        self, call: Call, order: Sequence[int], args: Sequence[Any], batch: object
     ) -> Staged | None:
         """Places that a repetition of `call` must write; None unless all are Data, arrays, rows.
 

@@ -58,11 +58,11 @@ class TimedParts:
         outputs = function.outputs
         self._variant = Variant(outputs.partials(outputs.subset(None)) + outputs.kept)
 
-    def compute(self, k: int) -> Callable[[], list[Any]]:
+    def compute(self, k: int) -> Callable[[], list[object]]:
         """A function that computes the outputs of one k-th of the rows."""
         n = None if self.rows is None else max(1, self.rows // k)
 
-        def run() -> list[Any]:
+        def run() -> list[object]:
             arguments = [self._part(i, n) for i in self._function.arguments.order]
             sliceables = [np.asarray(s)[:n] for s in self._sliceables]
             lengths = (1 if n is None else n,)
@@ -70,7 +70,7 @@ class TimedParts:
 
         return run
 
-    def _part(self, index: int, n: int | None) -> Any:
+    def _part(self, index: int, n: int | None) -> object:
         """The first n of an input's selected rows, as a member gets them; None: all."""
         value, rows = self._given[index], self._selection.get(index)
         if rows is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Set
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ def is_masked(value: object) -> bool:
     return bool(np.any(getattr(value, "mask", False)))
 
 
-def aligned(value: Any) -> Any:
+def aligned(value: object) -> object:
     """An array whose elements lie where processors read them; PyTensor refuses others.
 
     Records after a header have such elements, as in ``np.frombuffer(raw, offset=1)``.

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -55,7 +54,7 @@ class Changes:
         self._variables = variables
         self._held = held
         self._master = master
-        self._undo: dict[int, tuple[Entry, Any]] = {}
+        self._undo: dict[int, tuple[Entry, object]] = {}
         self._sent: list[Entry] = []
         self._marks: dict[int, bool] = {}
         self._joined: dict[int, np.ndarray] = {}
@@ -93,7 +92,7 @@ class Changes:
         if entry.number not in self._undo:
             self._undo[entry.number] = entry, entry.storage[0]
 
-    def _place(self, entry: Entry, value: object) -> Any:
+    def _place(self, entry: Entry, value: object) -> object:
         """A copy of the value in the variable's arrays of the arena, if it has some of this shape.
 
         There are two, used in turn, so that the value before the command stays intact.

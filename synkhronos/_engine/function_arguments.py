@@ -267,7 +267,7 @@ def _given(old: Variable, new: object, strict: bool) -> Variable:
 def _unfit(old: Variable, new: object) -> InputTypeError:
     kind = tensor_type(old)
     found = new.type if isinstance(new, Variable) else _described(new)
-    other: Any = new.type if isinstance(new, Variable) else new
+    other: object = new.type if isinstance(new, Variable) else new
     if getattr(other, "ndim", None) != getattr(kind, "ndim", None):
         remedy = (
             "give it as many dimensions; or pass rebuild_strict=False, if the graph is also right "
@@ -342,7 +342,7 @@ def replaced(
     return replaced, changes
 
 
-def without_defaults(given: object) -> bool | list[Any]:
+def without_defaults(given: object) -> bool | list[object]:
     """A user's no_default_updates, checked: what PyTensor takes."""
     if given is None:
         return False
@@ -357,7 +357,7 @@ def without_defaults(given: object) -> bool | list[Any]:
 
 
 def with_default_updates(
-    wanted: Wanted, changes: list[Change], substitution: Substitution, without: bool | list[Any]
+    wanted: Wanted, changes: list[Change], substitution: Substitution, without: bool | list[object]
 ) -> tuple[Wanted, list[Change]]:
     """Replace the givens, and add the default updates of what the function then depends on.
 

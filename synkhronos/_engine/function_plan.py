@@ -112,7 +112,7 @@ class Plan:
     keys: tuple[str, ...]
     outputs: tuple[OutputPlan, ...]
     shareds: tuple[SharedVariable, ...]
-    read: frozenset[Any]  # the containers of those whose values the function depends on
+    read: frozenset[object]  # the containers of those whose values the function depends on
     pure: bool  # without updates of any kind
     whole: str  # why a new value cannot be computed from slices; empty if all can
 

@@ -192,7 +192,7 @@ class Group(ProcessBound):
             launch=launch,
         )
         follow(options)
-        self._forked_with: dict[str, Any] | None = None  # the user's options, if made by `fork`
+        self._forked_with: dict[str, object] | None = None  # the user's options, if made by `fork`
         self.infer, self.vectorised = infer, vectorised
         self.runner = Runner(options, settings.log_dir)
         self.inventory = self.runner.inventory
@@ -267,7 +267,7 @@ class Group(ProcessBound):
         """The shared memory of this node."""
         return self.runner.arena
 
-    def _kept_by_fork(self, asked: dict[str, Any]) -> int:
+    def _kept_by_fork(self, asked: dict[str, object]) -> int:
         """Its size, if a repeated `fork` asks for the options that it was made with."""
         made = self._forked_with
         call = f"synk.fork({listed(asked)})"
@@ -332,7 +332,7 @@ class Group(ProcessBound):
             Members have not answered in time. All values are as before.
         GroupClosed, GroupError
         """
-        with self.runner.turn(what, timeout):
+        with self.runner.reserved(what, timeout):
             return self.runner.run(command, what, then, master_input)
 
     def trace(
@@ -433,7 +433,7 @@ class Group(ProcessBound):
             Has `progress()`, `done`, `stop()` and `wait()`. Until `wait` returns, the group accepts
             no other command. In a group of one the command runs inside `wait`.
         """
-        with self.runner.turn(what):
+        with self.runner.reserved(what):
             return self.runner.start(command, what)
 
     def close(self) -> None:
@@ -477,7 +477,7 @@ def current_or_none() -> Group | None:
 def current_or_temporary(what: str, members: int | None, devices: object = None) -> Iterator[Group]:
     """The current group; or one of this thread only, for the time of this context.
 
-    Threads take turns.
+    Threads wait for each other.
 
     Raises
     ------
@@ -519,7 +519,7 @@ def _with_parameters_of_group[**P, R](function: Callable[P, R]) -> Callable[P, R
 @_with_parameters_of_group
 def fork(
     members: int | None = None,
-    devices: Any = None,
+    devices: object = None,
     master_rank: int = 0,
     *,
     use_gpu: bool | None = None,

@@ -62,7 +62,7 @@ class GroupOptions:
     stall_warning: float | None
     max_restarts: int
     launch: mpi_backend.Launch | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         size = len(self.cores)
@@ -89,8 +89,8 @@ class GroupOptions:
     @staticmethod
     def of(
         members: int | None,
-        devices: Any,
-        cores: Any,
+        devices: object,
+        cores: object,
         launch: mpi_backend.Launch | None = None,
         **options: Any,
     ) -> GroupOptions:
@@ -184,7 +184,7 @@ def followed(
     members: object,
     devices: object,
     timeout: object,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Any, object, Any]:
     """The number of members, devices and limit of a group that follows `synk run`.
 
     `spans`: whether it is for all processes of a launch.
@@ -229,14 +229,14 @@ def the_members(what: str, members: object, n_parallel: object) -> Any:
     return n_parallel if members is None else members
 
 
-def given_options(maker: Callable[..., object], **options: object) -> dict[str, Any]:
+def given_options(maker: Callable[..., object], **options: object) -> dict[str, object]:
     """The options that are not the defaults of `maker`, in a form that can be compared."""
     known = inspect.signature(maker).parameters
     given = {name: _plain(options[name]) for name in known if name in options}
     return {name: value for name, value in given.items() if value != known[name].default}
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     """Lists and arrays, as for cores and devices, as tuples."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ class Held:
     """
 
     homes: dict[int, list[np.ndarray]] = field(default_factory=dict)
-    overwritable: dict[int, Any] = field(default_factory=dict)
+    overwritable: dict[int, object] = field(default_factory=dict)
     own_values: dict[int, str] = field(default_factory=dict)
 
     def forget(self, variables: Iterable[int]) -> None:

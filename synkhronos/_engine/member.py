@@ -111,7 +111,7 @@ class Installed:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, Any] = {}
+        self._kept: dict[int, object] = {}
 
     def __len__(self) -> int:
         return len(self._kept)

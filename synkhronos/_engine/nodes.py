@@ -75,7 +75,7 @@ class OpenGroup:
         Of PyTensor. The script may have changed them after the other processes entered `fork`.
     """
 
-    options: dict[str, Any]
+    options: dict[str, object]
     settings: dict[str, str]
 
 
@@ -506,7 +506,7 @@ class LeaderEnd(ReceivingEnd, LongCommandAbove):
         self._received = received
         self._counted = 0.0
 
-    def next(self) -> tuple[int, Callable[[], Any]] | None:
+    def next(self) -> tuple[int, Callable[[], object]] | None:
         """Wait for the next command."""
         while True:
             try:
@@ -523,7 +523,9 @@ class LeaderEnd(ReceivingEnd, LongCommandAbove):
         """Tell the other leaders that this one agrees to no further transfer of the command."""
         self._leaders.leave()
 
-    def report(self, number: int, outcome: Any = None, below: dict[int, Any] | None = None) -> None:
+    def report(
+        self, number: int, outcome: object = None, below: dict[int, object] | None = None
+    ) -> None:
         """Send the outcomes of the node's members up the tree."""
         first = self._ranks.start
         found = {first + rank: reported for rank, reported in (below or {}).items()}

@@ -48,6 +48,7 @@ from synkhronos._backends.machine_code import repeated
 from synkhronos._backends.vectorised.rewrite import vectorising
 from synkhronos._engine.fork_safe_lock import ForkSafeLock
 from synkhronos._engine.graph_collectives import ordered
+from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.progress import watch
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._host.arena import aligned_empty
@@ -67,7 +68,7 @@ class Finish:
     finished: Variable
     _function: Any = None
 
-    def __call__(self, values: Sequence[Any]) -> Any:
+    def __call__(self, values: Sequence[Any]) -> object:
         """The value of the expression."""
         if self._function is None:
             self._function = pytensor.function(
@@ -82,7 +83,7 @@ class Finish:
         ]
         return self._function(*typed)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"placeholders": self.placeholders, "finished": self.finished}
 
 
@@ -97,7 +98,7 @@ class Slicing:
     reductions: tuple[Reduction | None, ...]
     finish: Finish | None = None
 
-    def joined(self, values: Sequence[object]) -> Any:
+    def joined(self, values: Sequence[object]) -> object:
         """The part's value, from the variables reduced over all slices."""
         return values[0] if self.finish is None else self.finish(values)
 
@@ -147,9 +148,9 @@ class Recipe:
     sliceables: tuple[SharedVariable, ...]
     places: tuple[Variable, ...]
     streams: tuple[Stream, ...]
-    mode: Any
-    config: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
+    mode: ModeLike
+    config: dict[str, object] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
     jax: bool = False  # JAX compiles it again for every length
     has_collectives: bool = False  # so all members compute it, each its part at once
 
@@ -178,9 +179,9 @@ class Variant:
 class Answer:
     """The values that a replica has computed; no variable has been changed yet."""
 
-    outputs: list[Any]
-    updates: list[tuple[Update, Any]]
-    streams: list[tuple[SharedVariable, Any]]
+    outputs: list[object]
+    updates: list[tuple[Update, object]]
+    streams: list[tuple[SharedVariable, object]]
 
 
 class Replica:
@@ -198,7 +199,7 @@ class Replica:
         self.threaded = not recipe.jax and _may_use_threads(recipe)
         self._compiled: dict[Variant, _Compiled] = {}
         self.used = False
-        self._buffers: dict[Any, np.ndarray] = {}
+        self._buffers: dict[object, np.ndarray] = {}
 
     def variant(self, variant: Variant) -> _Compiled:
         """The compiled function of a variant, made at its first use."""
@@ -226,7 +227,7 @@ class Replica:
 
     def repetition(
         self, variant: Variant, arguments: Sequence[object]
-    ) -> Callable[[], Sequence[Any]] | None:
+    ) -> Callable[[], Sequence[object]] | None:
         """The fastest function that computes the same from new values of shared variables."""
         compiled = self.variant(variant)
         if not compiled.plain or not variant.rows:
@@ -237,7 +238,7 @@ class Replica:
             return None
         return functools.partial(compiled, arguments, (), ())
 
-    def buffer(self, key: Any, rows: int, like: np.ndarray) -> np.ndarray:
+    def buffer(self, key: object, rows: int, like: np.ndarray) -> np.ndarray:
         """Memory for `rows` rows of an input, aligned to 64 bytes, reused by the next call."""
         found = self._buffers.get(key)
         fits = found is not None and (found.dtype, found.shape[1:]) == (like.dtype, like.shape[1:])
@@ -298,7 +299,7 @@ class Replica:
             answer.streams = [(s, jax_backend.generator(new, held[s])) for s, new in answer.streams]
         return answer
 
-    def _placed(self, arrays: Sequence[Any], kind: str = "") -> Sequence[Any]:
+    def _placed(self, arrays: Sequence[Any], kind: str = "") -> Sequence[object]:
         """Copy arrays that JAX would copy into new memory to memory that is reused."""
         copied = [i for i, a in enumerate(arrays) if jax_backend.is_copied(a)]
         if not copied or not jax_backend.on_cpu():
@@ -320,15 +321,15 @@ class Replica:
         compiled: _Compiled,
         arguments: Sequence[Any],
         sliceables: Sequence[object],
-        state: list[Any],
+        state: list[object],
         lengths: Sequence[int],
     ) -> Answer:
         n = self.recipe.n_scattered
         totals = [self._total(op) for s in compiled.slicing for op in s.reductions]
-        last: list[Any] = []
+        last: list[object] = []
         for lo, hi in itertools.pairwise(itertools.accumulate(lengths, initial=0)):
-            piece: Sequence[Any] = [a[lo:hi] if i < n else a for i, a in enumerate(arguments)]
-            rows: Sequence[Any] = [np.asarray(s)[lo:hi] for s in sliceables]
+            piece: Sequence[object] = [a[lo:hi] if i < n else a for i, a in enumerate(arguments)]
+            rows: Sequence[object] = [np.asarray(s)[lo:hi] for s in sliceables]
             if self.recipe.jax:
                 piece, rows = self._placed(piece), self._placed(rows, "s")
             last = compiled(piece, rows, state)
@@ -372,7 +373,7 @@ class _Compiled:
         self._updates = [u for u in recipe.updates if rows or not u.by_rows]
         self._streams = [s.shared for s in recipe.streams]
         self._moves = [s.after is not None and (rows or not s.by_rows) for s in recipe.streams]
-        self._goes_on: list[Any] = [
+        self._goes_on: list[object] = [
             s.after for s, m in zip(recipe.streams, self._moves, strict=True) if m
         ]
         self.slicing = [recipe.slicing[i] for i in outputs] + [u.slicing for u in self._updates]
@@ -414,21 +415,21 @@ class _Compiled:
         return function
 
     def __call__(
-        self, arguments: Sequence[Any], sliceables: Sequence[Any], state: Sequence[Any]
-    ) -> list[Any]:
+        self, arguments: Sequence[Any], sliceables: Sequence[object], state: Sequence[object]
+    ) -> list[object]:
         """Outputs, then new values, then the streams' next states."""
         if self._n_inputs != len(arguments):
             arguments = arguments[: self._n_inputs]
         if not self._jax:
-            plain: list[Any] = self.function(*arguments, *sliceables, *state)
+            plain: list[object] = self.function(*arguments, *sliceables, *state)
             return plain if self._n_values is None else plain[: self._n_values]
         held = [storage[0] for storage in self._storages]
         with jax_backend.wide():
-            values: list[Any] = self.function(*arguments, *sliceables, *state, *held)
+            values: list[object] = self.function(*arguments, *sliceables, *state, *held)
         jax_backend.ready(values)  # memory that JAX reads in place is the user's after the call
         return values if self._n_values is None else values[: self._n_values]
 
-    def joined(self, totals: Sequence[object]) -> list[Any]:
+    def joined(self, totals: Sequence[object]) -> list[object]:
         """Outputs and new values of a part, of what its slices together gave."""
         left = iter(totals)
         values = [s.joined([next(left) for _ in s.variables]) for s in self.slicing]
@@ -438,14 +439,14 @@ class _Compiled:
             for v, x in zip(values[n:], self._values[n:], strict=True)
         ]
 
-    def next_state(self, values: Sequence[object], state: Sequence[object]) -> list[Any]:
+    def next_state(self, values: Sequence[object], state: Sequence[object]) -> list[object]:
         """The random states after a slice."""
         following = iter(values[len(values) - len(self._goes_on) :])
         return [
             next(following) if moves else old for moves, old in zip(self._moves, state, strict=True)
         ]
 
-    def answer(self, values: list[Any], state: Sequence[Any], taken: bool = False) -> Answer:
+    def answer(self, values: list[object], state: Sequence[object], taken: bool = False) -> Answer:
         """Sort what was computed into outputs, new values and random states."""
         n, m = self._n_outputs, len(self._updates)
         after = state if taken else self.next_state(values, state)

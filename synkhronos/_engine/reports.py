@@ -16,7 +16,7 @@ from synkhronos._transport.words.waiting import GroupEnded, PeerDied, PeerFailed
 _TEXT_LIMIT = 1 << 15  # characters of a message or traceback that travel
 
 
-def check_reports(reports: dict[int, Any], what: str, channel: Channel) -> None:
+def check_reports(reports: dict[int, object], what: str, channel: Channel) -> None:
     """Raise the error of a member that has raised, or has left the command."""
     failed = {r: o for r, o in reports.items() if isinstance(o, Failure)}
     if failed:

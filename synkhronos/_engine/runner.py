@@ -2,7 +2,7 @@
 
 The law of verdicts:
 
-* One command at a time. The caller has a *turn* (the group's lock) while it makes a command, runs
+* One command at a time. The caller *reserves* the runner (its lock) while it makes a command, runs
   it and reads its result. A command that a signal handler or a finalizer of the same thread would
   run meanwhile is refused: it would overwrite the arrays of the first.
 * Each command that was posted gets one verdict, which reaches all members: its changes are kept,
@@ -18,7 +18,7 @@ The law of verdicts:
   when the running command has left: memory that a command reads is never unmapped under it.
 
 These must never happen: a wait for a member without a look at its death; an exception that leaves
-`running` set; a second thread that ends or restarts workers meanwhile (`_turning`).
+`running` set; a second thread that ends or restarts workers meanwhile (`_replacing`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Runner:
         The master; likewise.
     inventory : Inventory
     lock : threading.RLock
-        The mark of a turn.
+        The mark that the runner is reserved.
     running : bool
         A command is being run.
     ended : str
@@ -107,12 +107,12 @@ class Runner:
         self._options = options
         self._owner = os.getpid()
         self.lock = threading.RLock()
-        # as threading.Condition asks a lock; it is the mark of a turn, and cannot be left behind
-        self._has_turn: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
+        # as threading.Condition asks a lock; the mark cannot be left behind
+        self._is_reserved_here: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
         self.running = False
         self._task: Task | None = None
         self._ending = threading.Lock()  # acquired once, by the caller that ends the group
-        self._turning = threading.RLock()  # held while workers are ended or restarted
+        self._replacing = threading.RLock()  # held while workers are ended or restarted
         self._left = False  # the workers have ended; resources are freed when the command returns
         self.restarts = 0
         self._first_death = ""
@@ -185,7 +185,7 @@ class Runner:
         then: Callable[[Any], object] | None = None,
         master_input: object = None,
     ) -> Any:
-        """As `Group.run`, inside of a `turn`."""
+        """As `Group.run`, while it is `reserved`."""
         transactions = self._transactions
         if self.ended or self.running or self._task is not None:
             self.check_idle(what)
@@ -219,7 +219,7 @@ class Runner:
             if self._transactions.undecided or self._left:  # a restart has made others
                 self._leave()
 
-    def turn(self, what: str, timeout: float | None = None) -> AbstractContextManager[Any]:
+    def reserved(self, what: str, timeout: float | None = None) -> AbstractContextManager[object]:
         """A context in which this thread, and nobody else, makes and runs commands.
 
         Parameters
@@ -232,13 +232,15 @@ class Runner:
         Raises
         ------
         GroupError
-            This thread has a turn already: a signal handler or a finalizer, which has interrupted
-            it, would overwrite arrays and rows of the call that is being made.
+            This thread has reserved it already: a signal handler or a finalizer, which has
+            interrupted it, would overwrite arrays and rows of the call that is being made.
         """
-        if self._has_turn():
+        if self._is_reserved_here():
             self.check(what)
             raise GroupError(f"{what}: {_BUSY}")
         return self.lock if timeout is None else self._limited(timeout)
+
+    turn = reserved  # as synkhronos.pymc calls it
 
     @contextlib.contextmanager
     def _limited(self, timeout: float) -> Iterator[None]:
@@ -247,7 +249,7 @@ class Runner:
             yield
 
     def run_alone(self, compute: Callable[[], object], what: str) -> Any:
-        """Run in a group of one, inside of a turn, what changes nothing: without a transaction."""
+        """Run in a group of one, while `reserved`, what changes nothing: without a transaction."""
         if self.ended or self.running or self._task is not None:
             self.check_idle(what)
         self.running = True
@@ -288,7 +290,7 @@ class Runner:
     def _recover(self, exc: BaseException, what: str) -> None:
         """After a failure: undo the command in all members, and raise the error to show.
 
-        That is `exc` itself if this returns.
+        If this returns, the error to show is `exc` itself.
         """
         # a member that stalls while it writes in place would continue to write later
         writes = issubclass(type(exc), GroupTimeout) and bool(self.member.changes.in_place)
@@ -343,7 +345,7 @@ class Runner:
     def _restarted(self) -> bool:
         """Replace all workers; returns whether they have started."""
         stop_telling()  # its thread would keep the workers from being forked
-        with self._turning, self._interrupts:
+        with self._replacing, self._interrupts:
             if self._transactions.undecided:
                 self._transactions.settle()
             replicas = self.member.replicas
@@ -362,7 +364,7 @@ class Runner:
             return True
 
     def start(self, command: Command, what: str) -> Task:
-        """As `Group.start`, inside of a `turn`."""
+        """As `Group.start`, while it is `reserved`."""
         self.check_idle(what)
         try:
             if self._transactions.undecided:
@@ -378,7 +380,7 @@ class Runner:
     @contextlib.contextmanager
     def joined(self, task: Task) -> Iterator[None]:
         """A context in which the master takes part in a task."""
-        with self.turn(task.what):
+        with self.reserved(task.what):
             self.check(task.what)
             if self._task is not task or self.running:
                 raise GroupError(f"{task.what}: it has ended, or the group is busy with it already")
@@ -404,7 +406,7 @@ class Runner:
         WorkerDied
             Fewer than `least` members are left.
         """
-        with self.turn(task.what):
+        with self.reserved(task.what):
             self.running = True
             late = self.channel.late(task.number)
             try:
@@ -424,11 +426,11 @@ class Runner:
 
     def await_task(self, task: Task) -> dict[int, Any]:
         """Wait for the reports of a task's workers; its changes are kept, or undone."""
-        with self.turn(task.what):
-            return self.await_in_turn(task)
+        with self.reserved(task.what):
+            return self.await_reserved(task)
 
-    def await_in_turn(self, task: Task) -> dict[int, Any]:
-        """As `await_task`, inside of a `turn`."""
+    def await_reserved(self, task: Task) -> dict[int, object]:
+        """As `await_task`, while it is `reserved`."""
         self.check(task.what)
         if self._task is not task or self.running:
             raise GroupError(f"{task.what}: wait() has been called already")
@@ -441,7 +443,9 @@ class Runner:
             if self._transactions.undecided or self._left:
                 self._leave()
 
-    def _finish_task(self, task: Task) -> dict[int, Any]:
+    await_in_turn = await_reserved  # as synkhronos.pymc calls it
+
+    def _finish_task(self, task: Task) -> dict[int, object]:
         try:
             if self.member.size == 1:
                 reports = {self.member.rank: task.command.run(self.member)}
@@ -480,7 +484,7 @@ class Runner:
         with self._interrupts:
             self.ended = how
             try:
-                with self._turning:
+                with self._replacing:
                     self.channel.quit(grace, patience)
             finally:
                 self._left = True

@@ -21,7 +21,7 @@ from synkhronos._errors import InputError
 from synkhronos._transport import serialization
 
 # The number by which the members know a shared variable; None: no such variable
-Numbered = Callable[[Any], int | None]
+Numbered = Callable[[object], int | None]
 
 
 @retried
@@ -41,12 +41,12 @@ def distribute() -> None:
     >>> synk.close()
     """
     group = current("synk.distribute")
-    with group.runner.turn("synk.distribute"):
+    with group.runner.reserved("synk.distribute"):
         distribute_in(group)
 
 
 def distribute_in(group: Group, needed: Collection[Shippable] | None = None) -> None:
-    """Send the functions of a group to its members, inside of a turn.
+    """Send the functions of a group to its members, while the runner is reserved.
 
     If a function among the `needed` cannot be sent, this raises; None: all are needed. Any other
     that cannot be sent raises at its first call.
@@ -118,7 +118,7 @@ def _in_order(recipes: list[Recipe]) -> list[Variable]:
     return [v for node in toposort(roots) for v in node.outputs]
 
 
-def _reduce_wrapped(op: Any) -> Any:
+def _reduce_wrapped(op: Any) -> object:
     """An Op of wrap_py: its own pickle needs an importable function; ours contains the function."""
     kind = type(op)
     if kind is not FromFunctionOp:  # a derived class pickles itself
@@ -128,7 +128,7 @@ def _reduce_wrapped(op: Any) -> Any:
     return FromFunctionOp, (function, op.itypes, op.otypes, infer_shape)
 
 
-def _reduce_reduction(op: CAReduce) -> Any:
+def _reduce_reduction(op: CAReduce) -> object:
     """A CAReduce, without its ufunc, which may not pickle and is made when it runs in Python."""
     reduced = op.__reduce_ex__(4)
     state = reduced[2]
@@ -160,7 +160,7 @@ def _unshippable(
 def share_variables(
     group: Group, shareds: Sequence[SharedVariable], values: bool = True
 ) -> dict[SharedVariable, Entry]:
-    """Send shared variables to all members, with the master's values, inside of a turn.
+    """Send shared variables to all members, with the master's values, while the runner is reserved.
 
     Without `values` the other members get no values, since one array of the node will hold them.
     """

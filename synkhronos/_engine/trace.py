@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -148,7 +147,7 @@ class Trace:
         count = sum(len(m.spans) for m in self.members)
         return f"<synkhronos.Trace of {len(self.members)} members, {count:,} spans>"
 
-    def events(self) -> Iterator[dict[str, Any]]:
+    def events(self) -> Iterator[dict[str, object]]:
         """The events of the Trace Event Format, which Perfetto and chrome://tracing read.
 
         A process is a node, a thread a member. Spans of a member are nested: the phases of a step
@@ -326,5 +325,5 @@ def nested(spans: np.ndarray) -> Iterator[tuple[float, float, int, int]]:
             yield start, -minus_end, kind, number
 
 
-def _named(event: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+def _named(event: str, pid: int, tid: int, name: str) -> dict[str, object]:
     return {"name": event, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}

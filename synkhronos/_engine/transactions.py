@@ -64,7 +64,7 @@ class Transactions:
         self._number = self.channel.post(command, what)
         return self._number
 
-    def run(self, command: Command, what: str = "a command") -> tuple[Any, dict[int, Any]]:
+    def run(self, command: Command, what: str = "a command") -> tuple[object, dict[int, object]]:
         """Run the first phase; returns this member's outcome, and the reports from below by rank.
 
         Raises
@@ -82,7 +82,7 @@ class Transactions:
 
     def _run_traced(
         self, command: Command, number: int, spans: Spans
-    ) -> tuple[Any, dict[int, Any]]:
+    ) -> tuple[object, dict[int, object]]:
         if not self._serves:
             spans.number = number
         began = clock()
@@ -177,7 +177,7 @@ class Transactions:
             os.write(2, _FORKED.format(rank=self.member.rank, pid=os.getpid()).encode())
         os._exit(1)
 
-    def _reports_after(self, exc: BaseException) -> dict[int, Any]:
+    def _reports_after(self, exc: BaseException) -> dict[int, object]:
         """The reports from below on a command that failed here, or who has died there."""
         if issubclass(type(exc), WorkerDied) and self.channel.broken:
             return self._deaths(exc)
@@ -186,7 +186,7 @@ class Transactions:
         except WorkerDied as died:
             return self._deaths(died)
 
-    def _deaths(self, died: Any) -> dict[int, Any]:
+    def _deaths(self, died: Any) -> dict[int, object]:
         ended = {w.rank: w.ended for w in self.channel.workers}
         notes = tuple(getattr(died, "__notes__", ()))
         return {r: Gone(self.channel.pid(r), ended[r], notes) for r in died.ranks}

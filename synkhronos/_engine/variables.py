@@ -64,7 +64,7 @@ class Entry:
     _print: int = field(default=0, init=False)
 
     @property
-    def seen(self) -> Any:
+    def seen(self) -> object:
         """The value that the other members have a copy of.
 
         The user's `set_value` puts another object into the storage, which the master notices.
@@ -144,9 +144,9 @@ class Definition:
 
     number: int
     kind: type
-    type: Any
+    type: object
     name: str | None
-    value: Any = None  # a generator, or another value that is not an array
+    value: object = None  # a generator, or another value that is not an array
 
 
 class _Clones:
@@ -269,7 +269,7 @@ def build(definition: Definition) -> SharedVariable:
     )
 
 
-def _placeholder(kind: Any) -> Any:
+def _placeholder(kind: Any) -> object:
     """A value of the type, until the real one arrives by broadcast."""
     return np.zeros([1 if s is None else s for s in kind.shape], kind.dtype)
 
@@ -315,7 +315,7 @@ class NewValues(NamedTuple):
     """
 
     numbers: tuple[int, ...]
-    objects: tuple[tuple[int, Any], ...]
+    objects: tuple[tuple[int, object], ...]
 
 
 def to_send(entries: Iterable[Entry]) -> list[Entry]:

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
+from numpy.typing import DTypeLike
 
 from synkhronos._errors import InputError
 from synkhronos._host.atomic import AtomicReference
@@ -228,7 +229,7 @@ class Arena:
             self._advise(region * self.region_bytes, HEAD_BYTES, self._drop)
             self._fallocate(region * self.region_bytes, HEAD_BYTES)
 
-    def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+    def empty(self, shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
         """Allocate an array in this process's region; it is freed with its last view.
 
         Raises

@@ -46,12 +46,12 @@ class AtomicReference[T]:
         while True:
             value, after = self._newest()
             new, result = change(value)
-            mine: tuple[T, dict[int, Any]] = (new, {})
+            mine: tuple[T, dict[int, object]] = (new, {})
             if after.setdefault(0, mine) is mine:  # one call of C: nothing comes in between
                 self._latest = mine  # shortens the next walk; an older one would do, too
                 return result
 
-    def _newest(self) -> tuple[T, dict[int, Any]]:
+    def _newest(self) -> tuple[T, dict[int, object]]:
         found = self._latest
         while found[1]:
             found = found[1][0]

@@ -128,7 +128,7 @@ def _affinity(pid: int) -> set[int]:
         return set()
 
 
-def divided(devices: Any, cores: Any, size: int) -> list[list[int]]:
+def divided(devices: Any, cores: object, size: int) -> list[list[int]]:
     """The cores of each member, as the user asked for or by `share_out`.
 
     Raises
@@ -148,7 +148,7 @@ def divided(devices: Any, cores: Any, size: int) -> list[list[int]]:
     return found
 
 
-def _check_ours(cores: Sequence[Any], what: str) -> None:
+def _check_ours(cores: Sequence[object], what: str) -> None:
     ours = os.sched_getaffinity(0)
     if not cores or not all(core in ours for core in cores):
         raise InputError(

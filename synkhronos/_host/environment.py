@@ -12,7 +12,6 @@ import platform
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytensor
 
@@ -35,7 +34,7 @@ _PREFIXES = (
 )
 
 
-def environment() -> dict[str, Any]:
+def environment() -> dict[str, object]:
     """The facts, as values that JSON can hold.
 
     Returns
@@ -50,7 +49,7 @@ def environment() -> dict[str, Any]:
     -----
     Cost: files of /proc and /sys, and those of installed packages: about 20 ms.
     """
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "system": {
             "python": f"{platform.python_version()}, {platform.python_implementation()}",
             "executable": sys.executable,
@@ -82,7 +81,7 @@ def versions(packages: Iterable[str]) -> dict[str, str | None]:
     return found
 
 
-def blas() -> list[dict[str, Any]]:
+def blas() -> list[dict[str, object]]:
     """The BLAS libraries loaded so far: name, version, the type of core, the number of threads."""
     return [
         {
@@ -104,7 +103,7 @@ def driver() -> str | None:
     return None
 
 
-def _cores() -> dict[str, Any]:
+def _cores() -> dict[str, object]:
     return {
         "machine": os.cpu_count(),
         "bound_to": len(os.sched_getaffinity(0)),
@@ -123,7 +122,7 @@ def _model() -> str | None:
     return None
 
 
-def _memory() -> dict[str, Any]:
+def _memory() -> dict[str, object]:
     lowest = memory_limits.smallest()
     return {
         "free": memory_limits.available().free,
@@ -132,7 +131,7 @@ def _memory() -> dict[str, Any]:
     }
 
 
-def _gpus() -> dict[str, Any]:
+def _gpus() -> dict[str, object]:
     count = get_n_gpu()
     return {
         "count": count,

@@ -28,7 +28,7 @@ def thread_pools() -> Sequence[Any]:
 
 
 @functools.lru_cache(maxsize=1)
-def _thread_pools(loaded: tuple[int, int]) -> Sequence[Any]:
+def _thread_pools(loaded: tuple[int, int]) -> Sequence[object]:
     from threadpoolctl import ThreadpoolController
 
     del loaded
@@ -57,7 +57,7 @@ def _libraries_loaded() -> tuple[int, int]:
     """How often a library has been loaded into this process, and unloaded."""
     found = []
 
-    def first(library: Any, size: int, data: Any) -> int:
+    def first(library: Any, size: int, data: object) -> int:
         found.append((library.contents.loaded, library.contents.unloaded))
         return 1  # all entries say the same
 

@@ -215,7 +215,7 @@ def slices(rows: int, num_slices: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(at))
 
 
-def per_member(batch_s: Any, size: int) -> list[Any]:
+def per_member(batch_s: Any, size: int) -> list[object]:
     """The `batch_s` of each member, from one for all or a list with one for each.
 
     A list has one for each if an element is not an integer (a slice, a list, an array, None).

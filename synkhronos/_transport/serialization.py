@@ -13,13 +13,15 @@ import io
 import pickle
 import struct
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cloudpickle
 
 _ALIGN = 64
 _COUNT = struct.Struct("=q")
+
+type Reducers = Mapping[type, Callable[[Any], object]]  # of the objects of a class
 
 
 class Serialized:
@@ -31,7 +33,7 @@ class Serialized:
     ('a', 1)
     """
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self._buffers: list[memoryview] = []
         main = self._dumps(value)
         sizes = [len(main), *(b.nbytes for b in self._buffers)]
@@ -41,7 +43,7 @@ class Serialized:
         for buffer in self._buffers:
             self.nbytes = _aligned(self.nbytes) + buffer.nbytes
 
-    def _dumps(self, value: Any) -> bytes:
+    def _dumps(self, value: object) -> bytes:
         if not getattr(value, "foreign", False):
             try:
                 return pickle.dumps(value, 5, buffer_callback=self._beside)
@@ -71,7 +73,7 @@ class Serialized:
         return at
 
 
-def read(source: memoryview) -> Any:
+def read(source: memoryview) -> object:
     """The inverse of `Serialized`; large arrays are views of `source`."""
     (count,) = _COUNT.unpack_from(source)
     sizes = struct.unpack_from(f"={count}q", source, _COUNT.size)
@@ -90,18 +92,18 @@ def _aligned(at: int) -> int:
     return -(-at // _ALIGN) * _ALIGN
 
 
-def _no_id(value: Any) -> None:
+def _no_id(value: object) -> None:
     del value
 
 
-def _no_number(number: Any) -> Any:
+def _no_number(number: object) -> object:
     raise LookupError(number)
 
 
 def pack_graph(
-    value: Any,
-    persistent_id: Callable[[Any], Any] = _no_id,
-    reducers: dict[type, Callable[[Any], Any]] | None = None,
+    value: object,
+    persistent_id: Callable[[object], int | None] = _no_id,
+    reducers: Reducers | None = None,
 ) -> bytes:
     """Pickle graphs; objects that `persistent_id` numbers (shared variables) travel as numbers.
 
@@ -113,7 +115,7 @@ def pack_graph(
     return file.getvalue()
 
 
-def unpack_graph(data: bytes, persistent_load: Callable[[Any], Any] = _no_number) -> Any:
+def unpack_graph(data: bytes, persistent_load: Callable[[int], object] = _no_number) -> Any:
     """The inverse of pack_graph."""
     return _Unpickler(io.BytesIO(data), persistent_load).load()
 
@@ -124,14 +126,14 @@ class _ValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
     cloudpickle 3.1.3 leaves that name out. A traceback of a worker would not show the user's lines.
     """
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: object) -> object:
         if type(obj) is types.CodeType:
             make, parts = self.dispatch_table[types.CodeType](obj)
             return _code, (obj.co_filename, make, parts)
         return super().reducer_override(obj)
 
 
-def _code(filename: str, make: Callable[..., types.CodeType], parts: tuple[Any, ...]) -> Any:
+def _code(filename: str, make: Callable[..., types.CodeType], parts: tuple[object, ...]) -> object:
     return make(*parts).replace(co_filename=filename)
 
 
@@ -139,17 +141,17 @@ class _GraphPickler(_ValuePickler):
     def __init__(
         self,
         file: io.BytesIO,
-        persistent_id: Callable[[Any], Any],
-        reducers: dict[type, Callable[[Any], Any]],
+        persistent_id: Callable[[object], int | None],
+        reducers: Reducers,
     ) -> None:
         super().__init__(file, protocol=5)
         self._persistent_id = persistent_id
         self._reducers = reducers
 
-    def persistent_id(self, obj: Any) -> Any:
+    def persistent_id(self, obj: object) -> int | None:
         return self._persistent_id(obj)
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: object) -> object:
         for kind in type(obj).__mro__[:-1]:
             if kind in self._reducers:
                 return self._reducers[kind](obj)
@@ -157,9 +159,9 @@ class _GraphPickler(_ValuePickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, persistent_load: Callable[[Any], Any]) -> None:
+    def __init__(self, file: io.BytesIO, persistent_load: Callable[[int], object]) -> None:
         super().__init__(file)
         self._persistent_load = persistent_load
 
-    def persistent_load(self, pid: Any) -> Any:
+    def persistent_load(self, pid: int) -> object:
         return self._persistent_load(pid)

@@ -13,8 +13,8 @@ from synkhronos._checks import check_integer, check_number
 from synkhronos._errors import InputError
 
 
-def _read(make: type, check: Callable[..., Any], limits: dict[str, float], text: str) -> Any:
-    value: Any = text
+def _read(make: type, check: Callable[..., object], limits: dict[str, float], text: str) -> object:
+    value: object = text
     with contextlib.suppress(ValueError):
         value = make(text)
     try:

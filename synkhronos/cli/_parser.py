@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 
     mixed = False
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Any = None, namespace: object = None) -> Any:
         """Parse them; `parse_known_intermixed_args` calls this method in its turn."""
         if not self.mixed:
             return super().parse_known_args(args, namespace)

@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import importlib
 from pathlib import Path
-from typing import Any
 
 from synkhronos._host import files
 from synkhronos.cli._say import complain, say
@@ -117,7 +116,7 @@ def _translated(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check(table: dict[str, Any]) -> None:
+def _check(table: dict[str, object]) -> None:
     """Raise if `synk train` would refuse the config; without its library nothing is checked."""
     from synkhronos._errors import BackendMissing
 

@@ -34,7 +34,6 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from typing import Any
 
 from synkhronos.cli._numbers import count, integers, seconds
 
@@ -51,7 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     _add_program(parser.add_argument)
 
 
-def _add_places(add: Callable[..., Any]) -> None:
+def _add_places(add: Callable[..., object]) -> None:
     """Members, nodes, and what starts them."""
     add(
         *("-n", "--members", "--nproc-per-node", "--nproc_per_node"),
@@ -97,7 +96,7 @@ def _add_places(add: Callable[..., Any]) -> None:
     )
 
 
-def _add_ends(add: Callable[..., Any]) -> None:
+def _add_ends(add: Callable[..., object]) -> None:
     """Logs, restarts and limits."""
     add(
         *("--log-dir", "--log_dir"),
@@ -139,7 +138,7 @@ def _add_ends(add: Callable[..., Any]) -> None:
     )
 
 
-def _add_program(add: Callable[..., Any]) -> None:
+def _add_program(add: Callable[..., object]) -> None:
     """The program, and its environment."""
     add(
         *("-x", "--export"),

@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     return _searched(options, objective, study)
 
 
-def _study(options: argparse.Namespace) -> Any:
+def _study(options: argparse.Namespace) -> object:
     from synkhronos.search import open_study
     from synkhronos.search._studies import optuna
     from synkhronos.training.callbacks import is_lower_better

@@ -7,7 +7,7 @@ updates its own chunk of it.
 from __future__ import annotations
 
 import copy
-import itertools
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,6 +26,7 @@ from synkhronos._checks import shown
 from synkhronos._engine.function_arguments import Change, roots, substituted
 from synkhronos._engine.function_plan import plan
 from synkhronos._engine.graph_collectives import has_collectives
+from synkhronos._engine.graph_types import ModeLike, Output, Variables
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.progress import telling
 from synkhronos._errors import InputError, InputTypeError, UnusedWarning
@@ -37,6 +38,7 @@ from synkhronos.extensions._apart.nodes.function import NodesFunction
 from synkhronos.extensions._apart.rounds.function import RoundFunction
 from synkhronos.extensions._step.exchanges import Exchange, TopK, exchange_of
 from synkhronos.extensions._step.function import TrainFunction
+from synkhronos.extensions._step.listed_inputs import listed_inputs
 from synkhronos.extensions._step.objective import Objective, objective
 from synkhronos.extensions._step.partition import Partition, partition_rule
 from synkhronos.extensions._step.planned import TrainPlan, arranged
@@ -64,24 +66,24 @@ _ALONE = {
 
 
 def make_train_function(
-    loss: Any,
+    loss: Variable,
     params: Sequence[SharedVariable],
-    x: Any,
-    y: Any = None,
-    update_rule: Callable[..., Any] | None = None,
-    *args: Any,
-    outputs: Sequence[Any] = (),
-    bcast_inputs: Sequence[Any] = (),
-    updates: Any = None,
-    givens: Any = None,
+    x: Variables,
+    y: Variables | None = None,
+    update_rule: Callable[..., object] | None = None,
+    *args: object,
+    outputs: Sequence[Output] = (),
+    bcast_inputs: Sequence[Variable | In] = (),
+    updates: object = None,
+    givens: object = None,
     clip: Clip | None = None,
     reduction: str | None = None,
     compress: str | None = None,
     exchange: Exchange | None = None,
     rule: Rule | None = None,
-    mode: Any = None,
+    mode: ModeLike = None,
     name: str | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Any:
     """Make a function that trains: a call is one step of all members, in one round.
 
@@ -180,7 +182,7 @@ def make_train_function(
         op = "avg" if goal.average else "sum"
         computed = [(v, "avg" if average else "sum") for v, average, _ in goal.partials]
         computed += [(g, op) for g in goal.gradients]
-        reported = (loss, op) if goal.factor is None else loss
+        reported: Output = (loss, op) if goal.factor is None else loss
         options = {"mode": mode, "name": name, "on_unused_input": "ignore"}
 
         def planned(changes: list[Change], statistics: Sequence[Change]) -> TrainPlan:
@@ -226,21 +228,21 @@ def make_train_function(
 
 
 def make_train_function_pytensor(
-    loss: Any,
+    loss: Variable,
     params: Sequence[SharedVariable],
-    x: Any,
-    y: Any = None,
-    update_rule: Callable[..., Any] | None = None,
-    *args: Any,
-    outputs: Sequence[Any] = (),
-    bcast_inputs: Sequence[Any] = (),
-    updates: Any = None,
-    givens: Any = None,
+    x: Variables,
+    y: Variables | None = None,
+    update_rule: Callable[..., object] | None = None,
+    *args: object,
+    outputs: Sequence[Output] = (),
+    bcast_inputs: Sequence[Variable | In] = (),
+    updates: object = None,
+    givens: object = None,
     clip: Clip | None = None,
     reduction: str | None = None,
-    mode: Any = None,
+    mode: ModeLike = None,
     name: str | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Callable[..., Any]:
     """Make a training function of plain PyTensor, in one process.
 
@@ -276,8 +278,9 @@ def make_train_function_pytensor(
     found = _clipped(clip, gradients(loss, params, kept))
     changes, _ = _rule_updates(update_rule, found, kept, args, kwargs, replaced)
     wanted = [loss, *_variables(outputs)]
+    given: list[Any] = [*inputs, *bcast_inputs]
     function = pytensor.function(
-        [*inputs, *bcast_inputs],
+        given,
         wanted[0] if len(wanted) == 1 else wanted,
         updates=[*changes.items(), *((c.shared, c.new) for c in others)],
         mode=mode,
@@ -285,7 +288,7 @@ def make_train_function_pytensor(
     )
     n, aliases = len(inputs), _aliases(x, y)
 
-    def train(*data: Any, batch: Any = None, **named: Any) -> Any:
+    def train(*data: Any, batch: Any = None, **named: object) -> Any:
         """Make one step."""
         data, named, batch = arranged(data, named, batch, n + len(bcast_inputs), aliases)
         values = [np.asarray(v) if isinstance(v, Data) else v for v in data]
@@ -301,31 +304,20 @@ def make_train_function_pytensor(
 make_train_function_theano = make_train_function_pytensor
 
 
-def _inputs(x: Any, y: Any) -> list[Any]:
-    def listed(given: Any) -> list[Any]:
-        return list(given) if isinstance(given, list | tuple) else [given]
-
-    found = list(itertools.chain(listed(x), [] if y is None else listed(y)))
-    for each in found:
-        if not isinstance(each, Variable):
-            raise InputTypeError(
-                f"make_train_function: x and y are variables of the graph, found {shown(each)}: "
-                "pass arrays when you call the training function"
-            )
-    return found
+_inputs = functools.partial(listed_inputs, "make_train_function")
 
 
-def _given(x: Any, y: Any) -> tuple[tuple[Variable, ...], tuple[str, ...]]:
+def _given(x: Variables, y: Variables | None) -> tuple[tuple[Variable, ...], tuple[str, ...]]:
     """The inputs with rows, and the names that x and y had in 2017."""
     return tuple(v for v in _inputs(x, y) if v.type.ndim), tuple(_aliases(x, y))
 
 
-Replaced = tuple[Any, list[Any], list[Any]]  # givens, inputs, and their roots
+Replaced = tuple[object, list[Variable], list[Variable]]  # givens, inputs, and their roots
 
 
 def _roots(
-    inputs: Sequence[Any], bcast_inputs: Sequence[Any], givens: Any
-) -> tuple[list[Any], list[Any], Replaced]:
+    inputs: Sequence[Variable], bcast_inputs: Sequence[Variable | In], givens: object
+) -> tuple[list[Variable], list[Variable | In], Replaced]:
     """The roots of the inputs, and of those to broadcast; and what is replaced in the graphs."""
     whole = [copy.copy(v) if isinstance(v, In) else v for v in bcast_inputs]
     given = [*inputs, *(v.variable if isinstance(v, In) else v for v in whole)]
@@ -333,26 +325,25 @@ def _roots(
     if len(places) < len(given):
         return list(inputs), whole, (givens, [], [])  # `plan` names what is not a variable
     for i, place in enumerate(places[len(inputs) :]):
-        if isinstance(whole[i], In):
-            whole[i].variable = place
+        held = whole[i]
+        if isinstance(held, In):
+            held.variable = place
         else:
             whole[i] = place
     return places[: len(inputs)], whole, (givens, given, places)
 
 
-def _aliases(x: Any, y: Any) -> list[str]:
+def _aliases(x: Variables, y: Variables | None) -> list[str]:
     """The names that x and y had in 2017, if each is one variable."""
-    single = [
-        given for given in (x, y) if not isinstance(given, list | tuple) and given is not None
-    ]
-    return ["x_data", "y_data"][: len(single)] if len(single) == len(_inputs(x, y)) else []
+    given = [v for v in (x, y) if v is not None]
+    return ["x_data", "y_data"][: len(given)] if all(isinstance(v, Variable) for v in given) else []
 
 
-def _variables(outputs: Sequence[Any]) -> list[Any]:
+def _variables(outputs: Sequence[Output]) -> list[Variable]:
     return [o[0] if isinstance(o, tuple) else o for o in outputs]
 
 
-def _clipped(clip: Clip | None, found: list[Any]) -> list[Any]:
+def _clipped(clip: Clip | None, found: list[Variable]) -> list[Variable]:
     if clip is None:
         return found
     made = list(clip(found))
@@ -362,13 +353,13 @@ def _clipped(clip: Clip | None, found: list[Any]) -> list[Any]:
 
 
 def _rule_updates(
-    rule: Callable[..., Any] | None,
-    found: list[Any],
+    rule: Callable[..., object] | None,
+    found: list[Variable],
     params: Sequence[SharedVariable],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
+    args: Sequence[object],
+    kwargs: dict[str, object],
     replaced: Replaced,
-) -> tuple[dict[Any, Any], list[Change]]:
+) -> tuple[dict[SharedVariable, Variable], list[Change]]:
     """The rule's updates, and the default updates of what they depend on."""
     if rule is None:
         raise InputTypeError(
@@ -382,9 +373,9 @@ def _rule_updates(
 def _applied(
     goal: Objective,
     params: Sequence[SharedVariable],
-    rule: Callable[..., Any] | None,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
+    rule: Callable[..., object] | None,
+    args: Sequence[object],
+    kwargs: dict[str, object],
     clip: Clip | None,
     replaced: Replaced,
 ) -> tuple[UpdateRule, list[Change]]:
@@ -414,7 +405,7 @@ def _training_apart(
     return RoundFunction(group, made, rule, variables, warm)
 
 
-def _check_rule(rule: Rule, group: Group, mode: Any, exchange: Exchange | None) -> None:
+def _check_rule(rule: Rule, group: Group, mode: ModeLike, exchange: Exchange | None) -> None:
     if isinstance(rule, type) and issubclass(rule, Rule):
         raise InputTypeError(
             f"make_train_function: rule={rule.__name__} is a class: call it, as in "
@@ -455,7 +446,7 @@ def _check_averaged(statistics: Sequence[Change], rule: Rule) -> None:
 
 
 def _check_free(
-    rule: Any, group: Group, outputs: Sequence[Any], loss: Any, partition: Partition
+    rule: Any, group: Group, outputs: Sequence[Output], loss: Variable, partition: Partition
 ) -> None:
     if outputs:
         raise InputError(f"make_train_function: with {rule} there are no outputs beside the loss")
@@ -487,7 +478,9 @@ def _of_all(change: Change) -> Change:
     return replace(change, reduction=change.reduction or Reduction.AVG, named=True, scope="all")
 
 
-def _check_used(inputs: Sequence[Variable], outputs: Sequence[Any], partition: Partition) -> None:
+def _check_used(
+    inputs: Sequence[Variable], outputs: Sequence[Variable], partition: Partition
+) -> None:
     used = {*ancestors(list(outputs)), *partition.leaves}
     for v in inputs:
         if v not in used:

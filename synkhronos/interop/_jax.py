@@ -13,7 +13,7 @@ from synkhronos.interop._operations import Called, Pulled
 
 
 @jax_funcify.register(Called)
-def _called(op: Called, node: Apply, **kwargs: Any) -> Callable[..., Any]:
+def _called(op: Called, node: Apply, **kwargs: object) -> Callable[..., object]:
     del kwargs
     function, declared = op.model.function(op.what), _dtypes(node.inputs)
     dtype = op.kind.dtype
@@ -21,15 +21,15 @@ def _called(op: Called, node: Apply, **kwargs: Any) -> Callable[..., Any]:
 
 
 @jax_funcify.register(Pulled)
-def _pulled(op: Pulled, node: Apply, **kwargs: object) -> Callable[..., Any]:
+def _pulled(op: Pulled, node: Apply, **kwargs: object) -> Callable[..., object]:
     del kwargs
     function, declared = op.model.function(op.what), _dtypes(node.inputs)
     first, last = op.rows, op.rows + op.weights
 
-    def pulled(*inputs: object) -> Any:
+    def pulled(*inputs: object) -> object:
         *given, sent = _cast(inputs, declared)
 
-        def of_weights(*weights: object) -> Any:
+        def of_weights(*weights: object) -> object:
             return function(*given[:first], *weights, *given[last:])
 
         value, pull = jax.vjp(of_weights, *given[first:last])
@@ -43,6 +43,6 @@ def _dtypes(variables: Sequence[Any]) -> list[str]:
     return [v.type.dtype for v in variables]
 
 
-def _cast(values: Sequence[Any], dtypes: Sequence[str]) -> list[Any]:
+def _cast(values: Sequence[object], dtypes: Sequence[str]) -> list[Any]:
     """Values in the dtypes that the graph declares; JAX's may be wider."""
     return [jax.numpy.asarray(v).astype(d) for v, d in zip(values, dtypes, strict=True)]

@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ class KerasNet(Net):
 
 
 def from_keras(
-    model: Any, loss: Any = None, *, inputs: Any = None, y: Any = None, seed: int = 0
+    model: Any, loss: object = None, *, inputs: object = None, y: object = None, seed: int = 0
 ) -> KerasNet:
     """Let a group train a Keras 3 model.
 
@@ -158,7 +158,7 @@ def from_keras(
     if any(v.regularizer is not None for v in model.trainable_variables):
         penalty = Called(source, "penalty", 0, len(params), pt.TensorType(kind.dtype, ()))
         total, validated = total + penalty(*params, *state), validated + penalty(*params, *state)
-    metrics: dict[str, Any] = {"loss": validated}
+    metrics: dict[str, object] = {"loss": validated}
     right = _accuracy(found, scores, target)
     if right is not None:
         metrics["accuracy"] = right
@@ -197,13 +197,13 @@ class KerasModel:
     inputs: int
     random: bool
     summed: bool
-    custom: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    custom: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
 
     def made(self) -> SimpleNamespace:
         """The model and its loss in this process, made once."""
         return _made(self)
 
-    def function(self, what: str) -> Callable[..., Any]:
+    def function(self, what: str) -> Callable[..., object]:
         """As for `Model`: losses and scores of rows, and the penalty on weights."""
         if what == "penalty":
             return functools.partial(_penalty, self.made())
@@ -230,7 +230,7 @@ def _made(source: KerasModel) -> SimpleNamespace:
     return SimpleNamespace(model=model, loss=loss, places=places)
 
 
-def _rows(source: KerasModel, made: Any, compared: bool, training: bool, *inputs: Any) -> Any:
+def _rows(source: KerasModel, made: Any, compared: bool, training: bool, *inputs: Any) -> object:
     """Losses of rows, or what the model predicts."""
     before = source.inputs + compared + (training and source.random)
     rows, weights, state = _cut(made, before, inputs)
@@ -243,15 +243,15 @@ def _rows(source: KerasModel, made: Any, compared: bool, training: bool, *inputs
     return entries.sum(axis=1) if source.summed else entries.mean(axis=1)
 
 
-def _cut(made: Any, before: int, inputs: Sequence[object]) -> tuple[Any, Any, Any]:
+def _cut(made: Any, before: int, inputs: Sequence[object]) -> tuple[Any, object, object]:
     """Rows, weights and state."""
     last = before + len(made.model.trainable_variables)
     return inputs[:before], inputs[before:last], inputs[last:]
 
 
 def _called(
-    made: Any, rows: Sequence[Any], weights: Any, state: Any, words: Any, training: bool
-) -> tuple[Any, Any]:
+    made: Any, rows: Sequence[object], weights: Any, state: Any, words: Any, training: bool
+) -> tuple[object, object]:
     """The outputs of the model for rows, and its variables after that."""
     import jax.numpy as jnp
 
@@ -267,7 +267,7 @@ def _called(
     return made.model.stateless_call(list(weights), others, x, training=training)
 
 
-def _penalty(made: Any, *inputs: object) -> Any:
+def _penalty(made: Any, *inputs: object) -> object:
     variables = made.model.trainable_variables
     return sum(
         v.regularizer(w)
@@ -276,7 +276,7 @@ def _penalty(made: Any, *inputs: object) -> Any:
     )
 
 
-def _on_jax() -> Any:
+def _on_jax() -> ModuleType:
     """Keras, which must run on JAX."""
     os.environ.setdefault("KERAS_BACKEND", "jax")
     try:
@@ -293,7 +293,7 @@ def _on_jax() -> Any:
     return keras
 
 
-def _text(keras: Any, model: Any) -> str:
+def _text(keras: ModuleType, model: object) -> str:
     with warnings.catch_warnings():  # the rate of a compiled model, by Keras 3.15 on numpy 2.5
         warnings.filterwarnings("ignore", "__array__ implementation", DeprecationWarning)
         found = keras.saving.serialize_keras_object(model)
@@ -315,7 +315,7 @@ def _seeds(model: Any) -> set[int]:
     return {id(g.state) for each in layers for g in getattr(each, "_seed_generators", ())}
 
 
-def _words(x: Any, seed: int) -> tuple[list[Any], dict[Any, Any]]:
+def _words(x: Any, seed: int) -> tuple[list[object], dict[object, object]]:
     """Random words with a row for each row of x; a member draws its own."""
     rng = pytensor.shared(np.random.default_rng(seed), name="dropout")
     after, words = pt.random.integers(
@@ -324,7 +324,7 @@ def _words(x: Any, seed: int) -> tuple[list[Any], dict[Any, Any]]:
     return [words], {rng: after}
 
 
-def _check_model(keras: Any, model: Any) -> None:
+def _check_model(keras: ModuleType, model: Any) -> None:
     if not isinstance(model, keras.Model):
         raise InputTypeError(f"from_keras: {shown(model)} is not a keras.Model")
     if not model.built or not model.trainable_variables:
@@ -340,7 +340,7 @@ def _check_model(keras: Any, model: Any) -> None:
             )
 
 
-def _loss_of(keras: Any, model: object, loss: Any) -> tuple[Any, str, bool]:
+def _loss_of(keras: ModuleType, model: object, loss: Any) -> tuple[object, str, bool]:
     """The loss, how it combines rows, and whether it compares with labels."""
     loss = getattr(model, "loss", None) if loss is None else loss
     if loss is None or isinstance(loss, list | tuple | dict):
@@ -358,7 +358,7 @@ def _loss_of(keras: Any, model: object, loss: Any) -> tuple[Any, str, bool]:
     return found, reduction, name in _LABELS
 
 
-def _accuracy(loss: Any, scores: Any, target: Any) -> Metric | None:
+def _accuracy(loss: object, scores: Any, target: Any) -> Metric | None:
     """The share of right answers, of a loss that compares with classes."""
     name = getattr(loss, "__name__", type(loss).__name__).replace("_", "").lower()
     if name == "binarycrossentropy" and scores.type.ndim == target.type.ndim:
@@ -373,7 +373,7 @@ def _accuracy(loss: Any, scores: Any, target: Any) -> Metric | None:
     return None
 
 
-def _inputs_of(model: Any, inputs: Any) -> list[Any]:
+def _inputs_of(model: Any, inputs: object) -> list[object]:
     if inputs is not None:
         found = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         if not all(isinstance(v, pt.TensorVariable) and v.type.ndim for v in found):
@@ -404,7 +404,7 @@ def _probed(source: KerasModel, given: Sequence[Any]) -> Any:
     variables = made.model.trainable_variables, made.model.non_trainable_variables
     values = [[jax.ShapeDtypeStruct(v.shape, v.dtype) for v in each] for each in variables]
 
-    def called(rows: Any, weights: Any, state: Any) -> Any:
+    def called(rows: Any, weights: object, state: Any) -> object:
         x = rows[0] if len(rows) == 1 else rows
         found = made.model.stateless_call(weights, state, x, training=True, return_losses=True)
         scores, after, losses = found

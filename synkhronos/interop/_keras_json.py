@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from synkhronos._errors import InputError
@@ -55,7 +56,7 @@ _LEFT_OUT = (
 )
 
 
-def model_of(keras: Any, path: Any) -> Any:
+def model_of(keras: ModuleType, path: Any) -> Any:
     """The model of a file that ``model.to_json()`` has filled, with weights that Keras draws.
 
     Raises
@@ -85,7 +86,7 @@ def model_of(keras: Any, path: Any) -> Any:
         ) from exc
 
 
-def _older(keras: Any, table: Layer) -> Any:
+def _older(keras: ModuleType, table: Layer) -> Any:
     """The model of Keras 1 or 2."""
     config = table["config"]
     layers = config if isinstance(config, list) else config["layers"]
@@ -99,15 +100,15 @@ def _older(keras: Any, table: Layer) -> Any:
     return _functional(keras, config, layers)
 
 
-def _shape(config: Layer) -> Sequence[Any]:
+def _shape(config: Layer) -> Sequence[object]:
     if "input_shape" in config:
         return list(config["input_shape"])
     return [config["input_dim"]]
 
 
-def _functional(keras: Any, config: Layer, layers: Sequence[Layer]) -> Any:
+def _functional(keras: ModuleType, config: Layer, layers: Sequence[Layer]) -> object:
     """A model of layers that are called one after the other; each may be called several times."""
-    found: dict[tuple[str, int], Any] = {}
+    found: dict[tuple[str, int], object] = {}
     for each in layers:
         name = each.get("name", each["config"]["name"])
         if each["class_name"] == "InputLayer":
@@ -128,7 +129,7 @@ def _functional(keras: Any, config: Layer, layers: Sequence[Layer]) -> Any:
 _ENDS = ("input_layers", "output_layers")
 
 
-def _layer(keras: Any, each: Layer) -> Any:
+def _layer(keras: ModuleType, each: Layer) -> Any:
     """A layer of Keras 3."""
     name = str(_CLASSES.get(each["class_name"], each["class_name"]))
     kind: Any = getattr(keras.layers, name, None)
@@ -137,11 +138,11 @@ def _layer(keras: Any, each: Layer) -> Any:
         if known is None:
             raise ValueError(f"there is no layer {name}")
         kind = known
-    make: Callable[..., Any] = kind.from_config
+    make: Callable[..., object] = kind.from_config
     return make(_options(name, each["config"]))
 
 
-def _options(kind: str, config: Layer) -> dict[str, Any]:
+def _options(kind: str, config: Layer) -> dict[str, object]:
     """The arguments of a layer, by the names of Keras 3."""
     given = {k: v for k, v in config.items() if k not in _LEFT_OUT}
     if kind != "Embedding":
@@ -163,7 +164,7 @@ def _options(kind: str, config: Layer) -> dict[str, Any]:
     return found
 
 
-def _regularizer(value: Mapping[str, object]) -> dict[str, Any]:
-    """That of Keras 1, as Keras 2 and 3 have it."""
+def _regularizer(value: Mapping[str, object]) -> dict[str, object]:
+    """The regularizer of Keras 1, in the form of Keras 2 and 3."""
     config = {name: value.get(name, 0.0) for name in ("l1", "l2")}
     return {"class_name": "L1L2", "config": config}

@@ -94,7 +94,7 @@ def to_onnx(
         if rows is not None:
             with jax.disable_jit():  # jax2onnx 0.17 cannot read jitted functions of JAX 0.12
                 called = jaxpr_as_fun(jax.make_jaxpr(called)(*structs))
-            specs: list[Any] = structs
+            specs: list[object] = structs
         else:
             specs = [_open(v, shape) for v, shape in zip(given, shapes, strict=True)]
         made = jax2onnx.to_onnx(
@@ -160,20 +160,20 @@ def _check(outputs: Sequence[Any], given: Sequence[Any], rows: int | None) -> No
             )
 
 
-def _program(function: Any, n: int) -> Callable[..., Any]:
+def _program(function: Any, n: int) -> Callable[..., object]:
     """The compiled graph as a function of its rows; weights are constants."""
     values = [np.array(c.storage[0]) for c in function.input_storage[n:]]
     compiled = function.vm.jit_fn
     compiled = getattr(compiled, "__wrapped__", compiled)
 
-    def called(*given: object) -> Any:
+    def called(*given: object) -> object:
         found = compiled(*given, *values)
         return found[0] if len(found) == 1 else tuple(found)
 
     return called
 
 
-def _open(v: Any, shape: Sequence[Any]) -> Any:
+def _open(v: Any, shape: Sequence[Any]) -> object:
     """A tensor with any number of rows, as jax2onnx takes it."""
     import jax
 

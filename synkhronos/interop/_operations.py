@@ -84,7 +84,7 @@ class Called(_Call):
         return [[v.type.dtype in _REAL and i < last] for i, v in enumerate(node.inputs)]
 
     def pullback(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
+        self, inputs: Sequence[Any], outputs: Sequence[object], cotangents: Sequence[object]
     ) -> list[Variable]:
         """Call the function's derivative by the weights."""
         first, last = self.rows, self.rows + self.weights

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -239,7 +238,7 @@ def augment(
             raise ValueError(
                 "augment: words change nothing: give pad=, size= or flip=, or no words"
             )
-    operation: Any = Augmentation(sides, crop, bool(flip), border)
+    operation = Augmentation(sides, crop, bool(flip), border)
     return operation(*given)
 
 
@@ -316,7 +315,7 @@ def _words(given: TensorLike) -> TensorVariable:
     return found
 
 
-def _numbers(name: str, given: object, channels: int | None) -> np.ndarray:
+def _numbers(name: str, given: TensorVariable, channels: int | None) -> np.ndarray:
     """One number for each channel, or one for all; float64 of shape (1,) or (channels,)."""
     if isinstance(given, Variable) and not isinstance(given, Constant):
         raise TypeError(f"augment: {name}={given}: give numbers, not a variable")

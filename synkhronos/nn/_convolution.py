@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -71,7 +70,7 @@ class Convolution(_ConvolutionOp):
         _check_channels(images.type.shape[3], kernel.type.shape, self.groups)
         n, *lengths, _ = images.type.shape
         window, out = kernel.type.shape[:2], kernel.type.shape[3]
-        fitting: tuple[Any, Any] = (None, None)
+        fitting = (None, None)
         if None not in window:
             self.windows.check(lengths, window)
             fitting = self.windows.fitting(lengths, window)
@@ -215,7 +214,7 @@ class TransposedConvolution(_ConvolutionOp):
         *window, new, taken = kernel.type.shape
         if None not in (channels, taken) and channels != taken:
             raise ValueError(f"the images have {channels} channels, but the kernel takes {taken}")
-        lengths: tuple[Any, Any] = (None, None)
+        lengths = (None, None)
         if None not in window:
             lengths = self.lengths(fitting, window)
         shape = (n, *lengths, None if new is None else new * self.groups)
@@ -374,7 +373,7 @@ def conv_transpose2d(
     added = pair(output_padding, "output_padding", 0)
     if any(extra >= step for extra, step in zip(added, steps, strict=True)):
         raise ValueError(f"output_padding is {added}: give less than the strides, {steps}")
-    op: Any = TransposedConvolution(steps, padding_of(padding, window, gaps), gaps, 1, added)
+    op = TransposedConvolution(steps, padding_of(padding, window, gaps), gaps, 1, added)
     return op(images, kernel.dimshuffle(0, 1, 3, 2))
 
 

@@ -70,7 +70,7 @@ class Moments(CollectiveOp):
             storage[0] = np.array(value)
         output_storage[-1][0] = token
 
-    def run_on(self, found: Any, running: Sequence[Any]) -> list[Any]:
+    def run_on(self, found: Any, running: Sequence[object]) -> list[object]:
         m = self.momentum
         return [
             (m * new + (1 - m) * old).astype(old.dtype)
@@ -93,7 +93,7 @@ class Moments(CollectiveOp):
             pt.zeros_like(mean) if isinstance(c.type, DisconnectedType) else c
             for c in cotangents[:2]
         ]
-        met: Any = all_reduce(pt.stack(sent), "avg")
+        met = all_reduce(pt.stack(sent), "avg")
         by_mean, by_variance = met[0], met[1]
         count = (values.size // values.shape[-1]).astype(values.dtype)
         gradient = (by_mean + 2 * (values - mean) * by_variance) / count

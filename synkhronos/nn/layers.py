@@ -7,7 +7,6 @@ versions of the layers below are slower on CPUs, and have no gradient in mode JA
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -67,7 +66,7 @@ class _Enlarging:
 class _Pooling:
     """A layer that pools with this package's function; with dilation, as pytensor-ml does."""
 
-    _pool: Any
+    _pool: object
 
     def __call__(self, X: TensorVariable) -> TensorVariable:
         found = _pooled(self, X, self._pool)
@@ -234,7 +233,7 @@ class BatchNorm(_norm.BatchNorm):
         return found
 
 
-def state_updates(outputs: object) -> list[tuple[Any, ...]]:
+def state_updates(outputs: object) -> list[tuple[object, ...]]:
     """Collect the updates of layers: dropout's generators, running values of batch normalisation.
 
     Parameters
@@ -262,7 +261,7 @@ def state_updates(outputs: object) -> list[tuple[Any, ...]]:
     ['norm_running_mean', 'norm_running_var']
     """
     found = collect_non_trainable_updates(outputs)
-    draws: list[tuple[Any, ...]] = list(collect_default_updates(outputs).items())
+    draws: list[tuple[object, ...]] = list(collect_default_updates(outputs).items())
     return draws + [
         (shared, new)
         if new.owner is not None and isinstance(new.owner.op, Moments)
@@ -282,7 +281,7 @@ def _predicted(fgraph: FunctionGraph, node: Apply) -> list[Variable]:
 predict_db.register("synkhronos_moments", _predicted, "basic")
 
 
-def _convolved(layer: Any, given: TensorVariable) -> TensorVariable:
+def _convolved(layer: object, given: TensorVariable) -> TensorVariable:
     """The layer's output, or None if pytensor-ml's own code has to compute it."""
     X = pt.as_tensor(given)
     rank, zeros = layer.n_spatial + 2, layer.padding_mode == "constant"
@@ -294,7 +293,7 @@ def _convolved(layer: Any, given: TensorVariable) -> TensorVariable:
     return _shifted(layer, _as_sequence(made, rank))
 
 
-def _enlarged(layer: Any, given: TensorVariable) -> TensorVariable:
+def _enlarged(layer: object, given: TensorVariable) -> TensorVariable:
     """The layer's output, or None if pytensor-ml's own code has to refuse the rank."""
     X = pt.as_tensor(given)
     rank = layer.n_spatial + 2
@@ -307,14 +306,14 @@ def _enlarged(layer: Any, given: TensorVariable) -> TensorVariable:
     return _shifted(layer, _as_sequence(made, rank))
 
 
-def _shifted(layer: Any, found: TensorVariable) -> TensorVariable:
+def _shifted(layer: object, found: TensorVariable) -> TensorVariable:
     found = found + layer.b if layer.bias else found
     found.name = f"{layer.name}_output"
     return found
 
 
 def _pooled(
-    layer: Any, given: TensorVariable, pool: Callable[..., TensorVariable]
+    layer: object, given: TensorVariable, pool: Callable[..., TensorVariable]
 ) -> TensorVariable:
     X = pt.as_tensor(given)
     rank = layer.n_spatial + 2

@@ -39,8 +39,6 @@ gradients yourself, reduce them by "avg".
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytensor.tensor as pt
 from pytensor.graph.op import Op
 from pytensor.tensor import TensorLike
@@ -87,8 +85,8 @@ def all_reduce(x: TensorLike, op: str = "sum") -> TensorVariable:
     Cost: that of the communicator, which `synkhronos.all_reduce` uses too, and of a call of Python.
     The results of both are equal to the last bit.
 
-    Gradient: see `synkhronos.ops`. That of "max" and "min" goes to each member that has the
-    extreme value, as PyTensor's own goes to each such element.
+    Gradient: see `synkhronos.ops`. The gradient of "max" and "min" goes to each member that has
+    the extreme value, as PyTensor's own goes to each such element.
 
     Examples
     --------
@@ -260,7 +258,7 @@ _belong_to(__name__, [all_gather, all_reduce, broadcast, rank, reduce_scatter])
 
 def _dense(x: TensorLike, what: str) -> TensorVariable:
     try:
-        found: Any = pt.as_tensor(x)
+        found = pt.as_tensor(x)
     except Exception as exc:
         raise InputTypeError(f"{what}: {shown(x)} is not a variable or an array ({exc})") from None
     if hasattr(found.type, "format"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Any
 
 import numba
 import numpy as np
@@ -73,7 +72,7 @@ def _how(op: Op) -> int:
 
 def _array(node: Apply) -> np.ndarray:
     """The type of the arrays that a node's first output is computed as."""
-    kind: Any = get_numba_type(node.outputs[0].type)
+    kind = get_numba_type(node.outputs[0].type)
     return numba.types.Array(kind.dtype, kind.ndim, "C")
 
 

@@ -8,6 +8,7 @@ from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos.rules._base import FreeRule as FreeRule
 from synkhronos.rules._base import RoundRule as RoundRule
 from synkhronos.rules._base import Rule as Rule
+from synkhronos.rules._base import TurnRule as TurnRule
 from synkhronos.rules.averages import Average as Average
 from synkhronos.rules.averages import DiLoCo as DiLoCo
 from synkhronos.rules.averages import SlowMo as SlowMo
@@ -33,6 +34,7 @@ __all__ = [
     "Rule",
     "SlowMo",
     "Swap",
+    "TurnRule",
 ]
 
 _belong_to(__name__, [globals()[name] for name in __all__])

@@ -91,7 +91,7 @@ class Rule(Checked, ABC):
         return f"{type(self).__name__}({', '.join(given)})"
 
     @override
-    def _given(self, field: str) -> tuple[str, Any]:
+    def _given(self, field: str) -> tuple[str, object]:
         name, value = super()._given(field)
         return f"rules.{name}", value
 
@@ -251,7 +251,7 @@ class FreeRule(Rule):
         return None
 
     @property
-    def centre(self) -> Callable[..., Any] | None:
+    def centre(self) -> Callable[..., object] | None:
         """The optimizer at the centre."""
         return None
 

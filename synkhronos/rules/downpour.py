@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, override
+from typing import ClassVar, override
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class Downpour(TurnRule):
 
     own: ClassVar[tuple[str, ...]] = ("read",)
     period: int = 1
-    centre: Callable[..., Any] | None = None
+    centre: Callable[..., object] | None = None
     scale: str = "inverse"
     quorum: int | None = None
     bound: int | None = None

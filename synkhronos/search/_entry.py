@@ -37,9 +37,9 @@ def _run(pipe: Pipe, task: dict[str, Any]) -> None:
         raise
 
 
-def _objective(fd: int) -> Callable[[Trial], Any]:
+def _objective(fd: int) -> Callable[[Trial], object]:
     with os.fdopen(fd, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
-        found: Callable[[Trial], Any] = unpack_graph(bytes(held))
+        found: Callable[[Trial], object] = unpack_graph(bytes(held))
     return found
 
 

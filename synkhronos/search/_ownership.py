@@ -18,7 +18,7 @@ _live: set[str] = set()  # the searches of this process, which may have several 
 
 
 @contextlib.contextmanager
-def owner() -> Iterator[dict[str, Any]]:
+def owner() -> Iterator[dict[str, object]]:
     """A search of this process, as its trials name it; it lives as long as the context."""
     found = {**_process(os.getpid()), "search": uuid.uuid4().hex}
     _live.add(found["search"])
@@ -28,7 +28,7 @@ def owner() -> Iterator[dict[str, Any]]:
         _live.remove(found["search"])
 
 
-def claim(trial: Any, by: Mapping[str, Any]) -> None:
+def claim(trial: Any, by: Mapping[str, object]) -> None:
     """Note in the study which search runs a trial, see `owner`."""
     trial.set_user_attr(_KEY, by)
 

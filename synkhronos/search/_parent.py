@@ -8,7 +8,7 @@ import math
 import os
 import select
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import synkhronos.search._studies as studies
@@ -59,7 +59,7 @@ class Parent:
         limit: float,
         failures: int,
         target: float | None,
-        callbacks: Sequence[Callable[[Any, Any], object]],
+        callbacks: Sequence[studies.Callback],
     ) -> None:
         self._study = study
         self._free = list(slots)

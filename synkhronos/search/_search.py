@@ -22,7 +22,8 @@ from synkhronos._host.cores import available, divided, domain, share_out
 from synkhronos._host.system import trouble
 from synkhronos.search._ownership import owner, take_over
 from synkhronos.search._parent import Parent, inherited
-from synkhronos.search._studies import ends_itself, is_study
+from synkhronos.search._studies import Callback, ends_itself, is_study
+from synkhronos.search._trial import Trial
 from synkhronos.search._trial_process import Settings
 
 log = logging.getLogger("synkhronos")
@@ -30,7 +31,7 @@ log = logging.getLogger("synkhronos")
 
 @options_checked
 def search(
-    objective: Callable[[Any], Any],
+    objective: Callable[[Trial], object],
     study: Any,
     *,
     trials: int,
@@ -42,7 +43,7 @@ def search(
     failures: int = 5,
     alone: bool = True,
     log_dir: Any = None,
-    callbacks: Sequence[Callable[[Any, Any], Any]] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> Any:
     """Search for the values that make an objective best; each trial runs in a process of its own.
 

@@ -26,7 +26,7 @@ class Space:
     """
 
     key: str
-    choices: tuple[Any, ...] = ()
+    choices: tuple[object, ...] = ()
     low: float = 0
     high: float = 0
     step: float | None = None
@@ -53,7 +53,7 @@ class Space:
         choices = tuple(_value(text, part.strip()) for part in given.split(","))
         return Space(key, choices)
 
-    def drawn(self, trial: Any) -> Any:
+    def drawn(self, trial: Any) -> object:
         """A value for a trial."""
         if self.choices:
             return trial.suggest_categorical(self.key, self.choices)
@@ -91,7 +91,7 @@ def _number(text: str, given: str) -> float:
         raise InputError(f"{text!r}: {given!r} is not a number; give {_GIVE}") from None
 
 
-def _value(text: str, given: str) -> Any:
+def _value(text: str, given: str) -> object:
     """One of several values: TOML, or a bare word."""
     try:
         found = tomllib.loads(f"value = {given}")["value"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +24,10 @@ DIRECTIONS = ("minimize", "maximize")
 AGAIN_OF = "synkhronos:again_of"  # the attribute with the number of the trial that was lost
 _LOCKED_SECONDS = 60.0  # for which SQLite waits for another process that writes
 
+type Callback = Callable[[Study, FrozenTrial], object]
 
-def optuna() -> Any:
+
+def optuna() -> ModuleType:
     """The library, which is imported when it is first used.
 
     Raises
@@ -47,7 +50,7 @@ def open_study(
     sampler: object = "tpe",
     pruner: object = "median",
     seed: int | None = None,
-) -> Any:
+) -> object:
     """Open the study of this name, or make it.
 
     Parameters
@@ -113,7 +116,7 @@ def open_study(
     return study
 
 
-def _storage(given: object) -> Any:
+def _storage(given: object) -> object:
     if given is None:
         return None
     library = optuna()
@@ -140,7 +143,7 @@ def _storage(given: object) -> Any:
     return library.storages.RDBStorage(f"sqlite:///{Path(text).absolute()}", engine_kwargs=options)
 
 
-def _sampler(given: object, seed: int | None, before: int) -> Any:
+def _sampler(given: object, seed: int | None, before: int) -> object:
     samplers = optuna().samplers
     if isinstance(given, samplers.BaseSampler):
         return given
@@ -158,7 +161,7 @@ def _sampler(given: object, seed: int | None, before: int) -> Any:
     return kinds[given](seed=seed)
 
 
-def _pruner(given: object) -> Any:
+def _pruner(given: object) -> object:
     pruners = optuna().pruners
     if isinstance(given, pruners.BasePruner):
         return given
@@ -185,7 +188,7 @@ def ends_itself(study: Study) -> bool:
     return isinstance(study.sampler, samplers.GridSampler | samplers.BruteForceSampler)
 
 
-def call_back(study: Study, trial: Trial, callbacks: Iterable[Callable[[Any, Any], Any]]) -> bool:
+def call_back(study: Study, trial: Trial, callbacks: Iterable[Callback]) -> bool:
     """Call each; returns whether one has called ``study.stop()``."""
     here = study._thread_local
     before = here.in_optimize_loop
@@ -231,17 +234,17 @@ def give_back(study: Study, trial: Trial) -> None:
     study.tell(trial.number, state=states.FAIL, skip_if_finished=True)
 
 
-def tell(study: Study, trial: Trial, values: Sequence[float]) -> Any:
+def tell(study: Study, trial: Trial, values: Sequence[float]) -> object:
     """The trial has ended with these values."""
     return study.tell(trial, list(values), skip_if_finished=True)
 
 
-def tell_pruned(study: Study, trial: Trial) -> Any:
+def tell_pruned(study: Study, trial: Trial) -> object:
     """The trial has been stopped early; its value is that of its last report."""
     return study.tell(trial, state=optuna().trial.TrialState.PRUNED, skip_if_finished=True)
 
 
-def tell_failed(study: Study, trial: Trial, why: str) -> Any:
+def tell_failed(study: Study, trial: Trial, why: str) -> object:
     """The trial has failed; `why` is kept in the study."""
     library = optuna()
     try:

@@ -54,7 +54,7 @@ class Trial:
         self.members: int | None = task["members"]
         self.folds: int = task["folds"]
         self.fold = 0
-        self.params: dict[str, Any] = {}
+        self.params: dict[str, object] = {}
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
@@ -81,7 +81,7 @@ class Trial:
         """
         return int(self._drawn("int", name, low=low, high=high, step=step, log=log))
 
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+    def suggest_categorical(self, name: str, choices: Sequence[object]) -> Any:
         """Draw one of several numbers, texts, truth values or None.
 
         Raises
@@ -116,7 +116,7 @@ class Trial:
         """Whether to stop early, as told after the latest report; then raise optuna.TrialPruned."""
         return self._told
 
-    def set_user_attr(self, key: str, value: Any) -> None:
+    def set_user_attr(self, key: str, value: object) -> None:
         """Keep a value with the trial in the study: a number, a text, or lists and dicts of them.
 
         Raises
@@ -173,7 +173,7 @@ class Trial:
         value = self.params[name] = self._ask(request)["value"]
         return value
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any]) -> dict[str, object]:
         reply = self._pipe.ask(request)
         if "error" in reply:
             raise InputError(f"trial {self.number}: {reply['error']}")
@@ -219,7 +219,7 @@ class Pipe:
         self._requests.close()
         self._replies.close()
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request: dict[str, Any]) -> dict[str, object]:
         """Send a request, and wait for its reply.
 
         Raises
@@ -237,7 +237,7 @@ class Pipe:
             raise SynkhronosError("the parent of the search has ended")
         return dict(json.loads(line))
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, object]) -> None:
         """Send a message that has no reply."""
         data = _line(message)
         with self._lock:
@@ -249,7 +249,7 @@ class Pipe:
             rest = rest[self._requests.write(rest) :]
 
 
-def _line(message: dict[str, Any]) -> bytes:
+def _line(message: dict[str, object]) -> bytes:
     try:
         text = json.dumps(message, default=_number)
     except (TypeError, ValueError) as exc:
@@ -257,7 +257,7 @@ def _line(message: dict[str, Any]) -> bytes:
     return text.encode() + b"\n"
 
 
-def _number(value: object) -> Any:
+def _number(value: object) -> object:
     """A number of numpy, or an array of one, as Python's."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         return value.item()

@@ -113,7 +113,7 @@ class TrialProcess:
         """The descriptors that become readable: at a message, and at the end of the process."""
         return self._from, self._child.pidfd
 
-    def messages(self) -> Iterator[dict[str, Any]]:
+    def messages(self) -> Iterator[dict[str, object]]:
         """Those that have arrived.
 
         Raises
@@ -139,7 +139,7 @@ class TrialProcess:
         self.silent = not found
         return found
 
-    def reply(self, message: dict[str, Any]) -> None:
+    def reply(self, message: dict[str, object]) -> None:
         """Answer a request.
 
         Raises

@@ -15,14 +15,14 @@ from synkhronos.training.net import Net
 
 def dense(
     columns: int, outputs: int, layers: Sequence[int], dtype: str, draw: np.random.RandomState
-) -> tuple[Any, Any, list[Any]]:
+) -> tuple[object, object, list[object]]:
     """The input, the scores (rows, outputs) and the parameters of a network.
 
     Weights are drawn as by He et al., arXiv:1502.01852; the last ones, which no rectifier follows,
     with half of the variance.
     """
     x = pt.matrix("x", dtype=dtype)
-    params: list[Any] = []
+    params: list[object] = []
     value, sizes = x, [columns, *layers, outputs]
     for n, (rows, units) in enumerate(itertools.pairwise(sizes)):
         last = n == len(layers)

@@ -14,6 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from synkhronos._checks import closest, shown
+from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.group import current_or_temporary
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions import updates
@@ -40,7 +41,7 @@ class _SynkEstimator(BaseEstimator):  # type: ignore[misc]
         epochs: int = 100,
         batch: int = 64,
         members: int | None = None,
-        mode: Any = None,
+        mode: ModeLike = None,
         random_state: object = None,
         verbose: bool = False,
     ) -> None:
@@ -55,7 +56,7 @@ class _SynkEstimator(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """The pickled state: no compiled function, and no group."""
         return {k: v for k, v in super().__getstate__().items() if k != "_function"}
 
@@ -96,9 +97,9 @@ class _SynkEstimator(BaseEstimator):  # type: ignore[misc]
         self._compile(net)
         return self
 
-    def _rule(self) -> Callable[..., Any]:
+    def _rule(self) -> Callable[..., object]:
         if callable(self.optimizer):
-            found: Callable[..., Any] = self.optimizer
+            found: Callable[..., object] = self.optimizer
             return found
         if self.optimizer not in _RULES:
             meant = closest(str(self.optimizer), _RULES)

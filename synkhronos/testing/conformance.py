@@ -111,13 +111,13 @@ def _check_channel_interface(group: Group) -> None:
 
 @dataclass(frozen=True)
 class _Echo(Command):
-    value: Any
+    value: object
     repeats = True
 
-    def run(self, member: Member) -> Any:
+    def run(self, member: Member) -> object:
         return (self.value,)
 
-    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[Any]:
+    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[object]:
         ranks = range(member.size)
         return [(own if r == member.master else reports[r])[0] for r in ranks]
 

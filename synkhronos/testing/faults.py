@@ -75,12 +75,12 @@ class BadRepr:
 class Touchy(Exception):
     """An exception that raises on every access to an attribute."""
 
-    def __getattribute__(self, name: str) -> Any:
+    def __getattribute__(self, name: str) -> object:
         raise RuntimeError(f"asked for {name}")
 
 
 class _Nameless(type):
-    def __getattribute__(cls, name: str) -> Any:
+    def __getattribute__(cls, name: str) -> object:
         raise RuntimeError(f"asked for {name}")
 
 
@@ -103,7 +103,7 @@ class TwoArguments(Exception):
         self.b = b
 
 
-def _raise(error: BaseException) -> Any:
+def _raise(error: BaseException) -> object:
     def act(member: Member) -> None:
         raise error
 
@@ -145,7 +145,7 @@ def _deep_group(member: Member) -> None:
     raise error
 
 
-def _signal(number: int) -> Any:
+def _signal(number: int) -> object:
     return lambda member: os.kill(os.getpid(), number)
 
 

@@ -9,7 +9,7 @@ from synkhronos.rules._base import Rule
 Option = tuple[str, Any]  # its name and its value
 
 
-def step_rows(rule: Rule | None, batch: Any, member_batch: Any) -> tuple[Option, Option]:
+def step_rows(rule: Rule | None, batch: object, member_batch: object) -> tuple[Option, Option]:
     """The option that says the rows of a step, and the one that must be None.
 
     Without a rule members step together.

@@ -18,7 +18,7 @@ _PATIENCE = 5
 
 
 def stops_of(
-    stop: Any, patience: int | None, target: Any, toml: bool = False
+    stop: object, patience: int | None, target: object, toml: bool = False
 ) -> tuple[list[EarlyStopping], list[Target]]:
     """The callbacks that the options describe; with `toml` messages are for a config.
 
@@ -60,7 +60,7 @@ def stops_of(
     return stops, targets
 
 
-def _listed(given: Any) -> list[Any]:
+def _listed(given: object) -> list[object]:
     return list(given) if isinstance(given, list | tuple) else [given]
 
 
@@ -81,7 +81,7 @@ def _of_old_text(text: str) -> EarlyStopping | Target:
     return Target(metric, _number(f"stop={text!r}", number), mode)
 
 
-def _target_of(given: Any) -> Target:
+def _target_of(given: object) -> Target:
     if isinstance(given, Target):
         return given
     match = _TARGET.fullmatch(given) if isinstance(given, str) else None
@@ -117,20 +117,20 @@ def _spelled(stops: Sequence[EarlyStopping], targets: Sequence[Target], toml: bo
     return [f"{key} = {value}" if toml else f"{key}={value}" for key, value in given.items()]
 
 
-def _words(stop: EarlyStopping) -> dict[str, Any]:
+def _words(stop: EarlyStopping) -> dict[str, object]:
     """The arguments that are not the defaults; always the value's name and the patience."""
     usual = {"mode": "min" if is_lower_better(stop.metric) else "max", "by": 0.0, "smooth": False}
     found = {name: getattr(stop, name) for name in ("metric", "patience", *usual)}
     return {k: v for k, v in found.items() if k not in usual or v != usual[k]}
 
 
-def _in_python(words: dict[str, Any]) -> str:
+def _in_python(words: dict[str, object]) -> str:
     others = [f"{k}={v!r}" for k, v in words.items() if k not in ("metric", "mode")]
     mode = [f"mode={_quoted(words['mode'])}"] if "mode" in words else []
     return f"EarlyStopping({', '.join([_quoted(words['metric']), *others, *mode])})"
 
 
-def _in_toml(words: dict[str, Any]) -> str:
+def _in_toml(words: dict[str, object]) -> str:
     return f"{{ {', '.join(f'{k} = {json.dumps(v)}' for k, v in words.items())} }}"
 
 
@@ -138,7 +138,7 @@ def _one_or_list(texts: Sequence[str]) -> str:
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
 
-def _quoted(given: Any) -> str:
+def _quoted(given: object) -> str:
     """Texts in double quotes, as the documentation has them."""
     if isinstance(given, str):
         return json.dumps(given, ensure_ascii=False)

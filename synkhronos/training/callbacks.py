@@ -154,7 +154,7 @@ class EarlyStopping(_Watch):
                 f"{self.metric} has not been better than {self.best:.6g} for {self.waited} times"
             )
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """The best value and how long it has been, for JSON."""
         return {"best": _text(self.best), "waited": self.waited, "smoothed": self._smoothed}
 
@@ -240,7 +240,7 @@ class Best(_Watch):
         self.restore_at_end = restore
         self.kept: list[tuple[float, int]] = []
         self._files: Checkpoints | None = None
-        self._values: dict[SharedVariable, Any] = {}
+        self._values: dict[SharedVariable, object] = {}
 
     @property
     def path(self) -> Path | None:
@@ -284,7 +284,7 @@ class Best(_Watch):
         for variable, value in self._values.items():
             variable.set_value(value)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """Values and steps of the checkpoints, for JSON; what is in memory is not in it."""
         return {"kept": [[value, step] for value, step in self.kept if self._files is not None]}
 
@@ -365,7 +365,7 @@ class Plateau(_Watch):
                 f"{self.rate.name or 'the rate'} is {new:.3g} now"
             )
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """The best value and how long it has been, for JSON."""
         return {"best": _text(self.best), "waited": self.waited}
 

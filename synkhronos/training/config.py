@@ -220,7 +220,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
     def table(self) -> dict[str, Any]:
         """All settings that have a value, as `read` would find them in a file."""
         plain = msgspec.to_builtins(self, builtin_types=_DATES)
-        found: dict[str, Any] = _without_none(plain)
+        found: dict[str, object] = _without_none(plain)
         return found
 
     def toml(self) -> str:
@@ -306,7 +306,7 @@ def _parsed(text: str) -> dict[str, Any]:
         raise ValueError("tables or lists are too deep in each other") from None
 
 
-def config_of(table: Mapping[str, Any], what: str = "config") -> Config:
+def config_of(table: Mapping[str, object], what: str = "config") -> Config:
     """Check the settings of a table.
 
     Parameters
@@ -330,7 +330,7 @@ def config_of(table: Mapping[str, Any], what: str = "config") -> Config:
     return found
 
 
-def optimizer_of(value: str | Mapping[str, Any], path: str, what: str = "") -> Optimizer:
+def optimizer_of(value: str | Mapping[str, object], path: str, what: str = "") -> Optimizer:
     """The settings of an optimizer, which is a name or a table; `path` is its place in the config.
 
     Raises
@@ -340,7 +340,7 @@ def optimizer_of(value: str | Mapping[str, Any], path: str, what: str = "") -> O
     if isinstance(value, str):
         return Optimizer(name=value)
     known = Optimizer.__struct_fields__
-    table: dict[str, Any] = {k: v for k, v in value.items() if k in known}
+    table: dict[str, object] = {k: v for k, v in value.items() if k in known}
     others = {k: v for k, v in value.items() if k not in known}
     given = table.get("arguments", {})
     if isinstance(given, dict):  # else it is refused with its place
@@ -348,7 +348,7 @@ def optimizer_of(value: str | Mapping[str, Any], path: str, what: str = "") -> O
     return _converted(table, Optimizer, what, path, "optimizer")
 
 
-def named(value: str | Mapping[str, Any], path: str) -> tuple[str, Arguments]:
+def named(value: str | Mapping[str, object], path: str) -> tuple[str, Arguments]:
     """The name and the arguments of what is given by a name, or by a table with a name.
 
     Raises
@@ -364,7 +364,9 @@ def named(value: str | Mapping[str, Any], path: str) -> tuple[str, Arguments]:
     return name, arguments
 
 
-def _converted[T](table: Mapping[str, Any], kind: type[T], what: str, path: str, usual: str) -> T:
+def _converted[T](
+    table: Mapping[str, object], kind: type[T], what: str, path: str, usual: str
+) -> T:
     """A table with its types; it is at `path` of the config, and its keys in GIVE at `usual`."""
     try:
         return msgspec.convert(dict(table), kind)
@@ -378,7 +380,7 @@ _MISSING = re.compile(r"Object missing required field `(.*)`")
 _PLACE = re.compile(r"(.*) - at `(?:key in )?\$(.*?)`", re.DOTALL)
 
 
-def _explained(text: str, table: Any, path: str, usual: str) -> str:
+def _explained(text: str, table: object, path: str, usual: str) -> str:
     """The fault, by the path of the value, what was found, and what can be given."""
     match = _PLACE.fullmatch(text)
     message, inner = match.groups() if match else (text, "")
@@ -406,7 +408,7 @@ def _keys_of(path: str) -> list[str]:
     return [name for name in names if "." not in name]
 
 
-def _override(table: dict[str, Any], text: str) -> None:
+def _override(table: dict[str, object], text: str) -> None:
     """Set a value of the table by ``key=value``, or take it out by ``key=``."""
     key, equals, given = text.partition("=")
     parts = [part.strip() for part in key.split(".")]
@@ -429,7 +431,7 @@ def _override(table: dict[str, Any], text: str) -> None:
         table.pop(parts[-1], None)
 
 
-def _value(text: str, given: str) -> Any:
+def _value(text: str, given: str) -> object:
     try:
         found = _parsed(f"value = {given}")
     except ValueError as exc:
@@ -439,7 +441,7 @@ def _value(text: str, given: str) -> Any:
     return found["value"] if len(found) == 1 else given
 
 
-def _without_none(value: Any) -> Any:
+def _without_none(value: object) -> Any:
     """Tables without the keys that have no value, also in lists."""
     if isinstance(value, dict):
         return {k: _without_none(v) for k, v in value.items() if v is not None}

@@ -66,7 +66,7 @@ def train(
     resume: str | int | None = None,
     verify: int | None = None,
     quick: bool = False,
-    callbacks: Sequence[Any] = (),
+    callbacks: Sequence[object] = (),
 ) -> Trainer:
     """Train as a config says.
 
@@ -185,10 +185,10 @@ def _on_gpus() -> bool:
 
 def _fitted(
     config: Config,
-    resume: Any,
+    resume: object,
     verify: int | None,
     quick: bool,
-    given_callbacks: Sequence[Any],
+    given_callbacks: Sequence[object],
     mode: str | None = None,
 ) -> Trainer:
     net = _net(config)
@@ -305,7 +305,7 @@ def _net(config: Config) -> Net:
     return net_of(made, f"model: {config.model}")
 
 
-def _fitting_rows(config: Config, key: str, net: Net) -> tuple[Any, ...]:
+def _fitting_rows(config: Config, key: str, net: Net) -> tuple[object, ...]:
     """Rows that the network can take."""
     found = rows_of(config, key, net.inputs)
     check_rows(found, net.inputs, f"data.{key}")
@@ -313,7 +313,7 @@ def _fitting_rows(config: Config, key: str, net: Net) -> tuple[Any, ...]:
     return found
 
 
-def _optimizer(config: Config, steps: int) -> tuple[Any, list[Any]]:
+def _optimizer(config: Config, steps: int) -> tuple[object, list[object]]:
     """The update rule, and the callback that lowers its rate."""
     settings = optimizer_of(config.optimizer, "optimizer")
     choice = ConfiguredOptimizer(settings, "optimizer", config.base)

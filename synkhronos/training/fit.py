@@ -25,6 +25,7 @@ from typing import Any, Concatenate, Protocol, overload
 
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
 
 from synkhronos._checks import check_integer, options_checked, shown
 from synkhronos._errors import InputError, InputTypeError, ReductionWarning
@@ -57,27 +58,29 @@ class _Fit[**P](Protocol):
     """`fit` as programs call it: with a Net, or with its parts."""
 
     @overload
-    def __call__(self, net: Any, data: Any, /, *args: P.args, **kwargs: P.kwargs) -> Trainer: ...
+    def __call__(
+        self, net: object, data: object, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Trainer: ...
 
     @overload
     def __call__(
         self,
-        loss: Any,
+        loss: Variable,
         params: Sequence[SharedVariable],
-        inputs: Any,
-        data: Any,
+        inputs: object,
+        data: object,
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Trainer: ...
 
 
-def _also_of_parts[**P](train: Callable[Concatenate[Net, Any, P], Trainer]) -> _Fit[P]:
+def _also_of_parts[**P](train: Callable[Concatenate[Net, object, P], Trainer]) -> _Fit[P]:
     """Let a function of a Net and data also take loss, params, inputs and data."""
     whole: Callable[..., Trainer] = train
 
     @functools.wraps(train)
-    def fit(*given: Any, **options: Any) -> Trainer:
+    def fit(*given: object, **options: object) -> Trainer:
         if "net" not in options and not (given and is_net(given[0])):
             given = _net_of_parts(given, options)
         if len(given) > 2:
@@ -96,7 +99,7 @@ def _also_of_parts[**P](train: Callable[Concatenate[Net, Any, P], Trainer]) -> _
 _PARTS = ("loss", "params", "inputs", "data")
 
 
-def _net_of_parts(given: Sequence[Any], options: dict[str, Any]) -> tuple[Net, Any]:
+def _net_of_parts(given: Sequence[Any], options: dict[str, Any]) -> tuple[Net, object]:
     """The Net of parts and the data, which are taken out of the options."""
     if given and isinstance(given[0], Pair):
         raise InputTypeError(
@@ -129,16 +132,16 @@ def _wrong_form(found: str) -> InputTypeError:
 @options_checked
 def fit(
     net: Net,
-    data: Any,
+    data: object,
     *,
-    optimizer: Callable[..., Any],
+    optimizer: Callable[..., object],
     epochs: int,
     batch: int | None = None,
     member_batch: int | None = None,
     rule: Rule | None = None,
-    validation: Any = None,
-    metrics: Mapping[str, Any] | None = None,
-    callbacks: Sequence[Any] = (),
+    validation: object = None,
+    metrics: Mapping[str, object] | None = None,
+    callbacks: Sequence[object] = (),
     stop: str | EarlyStopping | Sequence[str | EarlyStopping] = (),
     patience: int | None = None,
     target: str | Target | Sequence[str | Target] = (),
@@ -159,17 +162,17 @@ def fit(
     torn: str = "raise",
     verify: int = 0,
     strict: bool = True,
-    augment: Any = None,
-    updates: Any = None,
-    givens: Any = None,
-    clip: Callable[..., Any] | None = None,
+    augment: object = None,
+    updates: object = None,
+    givens: object = None,
+    clip: Callable[..., object] | None = None,
     reduction: str | None = None,
     compress: str | None = None,
     exchange: Exchange | None = None,
-    mode: Any = None,
+    mode: object = None,
     name: str | None = None,
     trace: int = 0,
-    config: Mapping[str, Any] | None = None,
+    config: Mapping[str, object] | None = None,
     progress: bool = True,
     export: str | Sequence[str] = (),
 ) -> Trainer:
@@ -295,7 +298,7 @@ def fit(
     return trainer
 
 
-def _tell_of_noise(metrics: Mapping[str, Any], train: TrainFunction) -> None:
+def _tell_of_noise(metrics: Mapping[str, object], train: TrainFunction) -> None:
     """Warn if what is validated is the loss with the random numbers of training."""
     if "loss" not in metrics and train.streams:
         log.warning(
@@ -304,14 +307,21 @@ def _tell_of_noise(metrics: Mapping[str, Any], train: TrainFunction) -> None:
         )
 
 
-def _kept(config: Mapping[str, Any] | None, optimizer: Any, **others: Any) -> dict[str, Any]:
+def _kept(
+    config: Mapping[str, object] | None, optimizer: object, **others: object
+) -> dict[str, object]:
     """What ``run.json`` keeps: the user's words go before those of `fit`."""
     name = getattr(optimizer, "__name__", repr(optimizer))
     return {"optimizer": name, **others, **(config or {})}
 
 
 def _check_together(
-    verify: Any, guard: Any, rule: Rule | None, resume: Any, trace: Any, exchange: Any
+    verify: object,
+    guard: object,
+    rule: Rule | None,
+    resume: object,
+    trace: object,
+    exchange: object,
 ) -> tuple[int, int]:
     """Raise if what only members that train together can do is asked of others."""
     verify = check_integer("fit: verify", verify, 0)
@@ -336,13 +346,13 @@ def _check_together(
     return verify, trace
 
 
-def _named(loss: Any, reduction: str | None) -> Any:
+def _named(loss: Variable, reduction: str | None) -> object:
     return loss if reduction is None else (loss, reduction)
 
 
 def _in_their_dtype(
-    optimizer: Callable[..., Any], params: Sequence[SharedVariable]
-) -> Callable[..., Any]:
+    optimizer: Callable[..., object], params: Sequence[SharedVariable]
+) -> Callable[..., object]:
     """The rule under floatX of its parameters, since rules of pytensor-ml cast rates to floatX."""
     dtypes = {getattr(p.type, "dtype", None) for p in params}
     if len(dtypes) != 1 or not callable(optimizer):
@@ -353,7 +363,7 @@ def _in_their_dtype(
 
     rule = rule_of(optimizer)
 
-    def made(*args: Any, **kwargs: Any) -> Any:
+    def made(*args: object, **kwargs: object) -> object:
         with pytensor.config.change_flags(floatX=dtype):
             return rule(*args, **kwargs)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._api.public_names import belong_to
 from synkhronos._checks import check_integer, check_word, shown
@@ -48,7 +49,7 @@ class Metric:
     """
 
     sums: Sequence[Variable]
-    finish: Callable[..., Any]
+    finish: Callable[..., object]
 
     def __post_init__(self) -> None:
         found = self.sums
@@ -62,7 +63,7 @@ class Metric:
             )
 
 
-def accuracy(scores: Any, labels: Any) -> Metric:
+def accuracy(scores: Any, labels: object) -> Metric:
     """The share of rows whose highest score is at their label.
 
     Parameters
@@ -107,7 +108,7 @@ def top_k(scores: Any, labels: Any, k: int) -> Metric:
     return Metric([right.sum(dtype="int64"), _rows(labels)], _ratio)
 
 
-def confusion(scores: Any, labels: Any, classes: int) -> Metric:
+def confusion(scores: Any, labels: object, classes: int) -> Metric:
     """The confusion matrix: rows by label, columns by the class of the highest score.
 
     Parameters
@@ -126,7 +127,7 @@ def confusion(scores: Any, labels: Any, classes: int) -> Metric:
     return Metric([_confusion(scores, labels, classes)], lambda table: table)
 
 
-def f1(scores: Any, labels: Any, classes: int, average: str | None = "macro") -> Metric:
+def f1(scores: object, labels: object, classes: int, average: str | None = "macro") -> Metric:
     """The harmonic mean of precision and recall.
 
     Parameters
@@ -148,7 +149,7 @@ def f1(scores: Any, labels: Any, classes: int, average: str | None = "macro") ->
     check_word("f1: average", average, ("macro", "micro", "weighted", None))
     scores, labels = _scores("f1", scores, labels)
 
-    def finish(table: np.ndarray) -> Any:
+    def finish(table: np.ndarray) -> object:
         right, found, there = np.diag(table), table.sum(axis=0), table.sum(axis=1)
         if average == "micro":
             return right.sum() / max(there.sum(), 1)
@@ -164,7 +165,7 @@ def f1(scores: Any, labels: Any, classes: int, average: str | None = "macro") ->
     return Metric([_confusion(scores, labels, classes)], finish)
 
 
-def mse(predicted: Any, target: Any) -> Metric:
+def mse(predicted: TensorVariable, target: TensorVariable) -> Metric:
     """The mean of squared errors, over rows and columns.
 
     Parameters
@@ -181,7 +182,7 @@ def mse(predicted: Any, target: Any) -> Metric:
     return Metric([pt.sqr(error).sum(), error.size], _ratio)
 
 
-def rmse(predicted: Any, target: Any) -> Metric:
+def rmse(predicted: TensorVariable, target: TensorVariable) -> Metric:
     """The root of the mean of squared errors.
 
     Parameters
@@ -198,7 +199,7 @@ def rmse(predicted: Any, target: Any) -> Metric:
     return Metric([pt.sqr(error).sum(), error.size], lambda s, n: np.sqrt(_ratio(s, n)))
 
 
-def mae(predicted: Any, target: Any) -> Metric:
+def mae(predicted: TensorVariable, target: TensorVariable) -> Metric:
     """The mean of absolute errors.
 
     Parameters
@@ -215,7 +216,7 @@ def mae(predicted: Any, target: Any) -> Metric:
     return Metric([abs(error).sum(), error.size], _ratio)
 
 
-def r2(predicted: Any, target: Any) -> Metric:
+def r2(predicted: TensorVariable, target: TensorVariable) -> Metric:
     """The coefficient of determination: 1 minus the share of the variance that is not explained.
 
     Parameters
@@ -239,23 +240,23 @@ def r2(predicted: Any, target: Any) -> Metric:
     value = pt.cast(pt.as_tensor_variable(target), "float64")
     sums = [pt.sqr(error).sum(), value.sum(), pt.sqr(value).sum(), _rows(value)]
 
-    def finish(left: Any, total: Any, squares: Any, n: Any) -> Any:
+    def finish(left: Any, total: Any, squares: Any, n: object) -> object:
         spread = squares - total**2 / n if n else 0.0
         return 1 - left / spread if spread > 0 else (1.0 if left == 0 else 0.0)
 
     return Metric(sums, finish)
 
 
-def _ratio(part: Any, whole: Any) -> Any:
+def _ratio(part: object, whole: Any) -> Any:
     return part / whole if whole else np.nan
 
 
-def _rows(variable: Any) -> Any:
+def _rows(variable: object) -> Any:
     """The number of rows, as a sum over rows, which members can add up."""
     return pt.ones_like(variable, dtype="int64").sum()
 
 
-def _scores(what: str, scores: Any, labels: Any) -> tuple[Any, Any]:
+def _scores(what: str, scores: Any, labels: Any) -> tuple[object, object]:
     scores, labels = pt.as_tensor_variable(scores), pt.as_tensor_variable(labels)
     one_hot = labels.type.ndim == 2 and scores.type.ndim == 2
     if one_hot:
@@ -270,7 +271,7 @@ def _scores(what: str, scores: Any, labels: Any) -> tuple[Any, Any]:
     return scores, labels.argmax(axis=1) if one_hot else labels
 
 
-def _confusion(scores: Any, labels: Any, classes: Any) -> Any:
+def _confusion(scores: Any, labels: Any, classes: object) -> Any:
     each = pt.arange(check_integer("classes", classes, 1))
     there = pt.eq(labels[:, None], each[None, :]).astype("float64")
     found = pt.eq(scores.argmax(axis=1)[:, None], each[None, :]).astype("float64")

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from pytensor.graph.basic import Variable
+
 from synkhronos._checks import shown
 from synkhronos._errors import InputError
 
@@ -51,24 +53,24 @@ class Net:
     ['x', 'y']
     """
 
-    loss: Any
+    loss: Variable
     params: Sequence[Any]
     inputs: Sequence[Any]
     outputs: Any = None
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    updates: Any = None
-    augment: Any = None
+    metrics: Mapping[str, object] = field(default_factory=dict)
+    updates: object = None
+    augment: object = None
 
 
 _NEEDED = ("loss", "params", "inputs")
 
 
-def is_net(found: Any) -> bool:
+def is_net(found: object) -> bool:
     """Whether this is a Net, or has the attributes that a Net needs."""
     return isinstance(found, Net) or all(hasattr(found, name) for name in _NEEDED)
 
 
-def inputs_of(net: Net) -> list[Any]:
+def inputs_of(net: Net) -> list[object]:
     """All inputs with rows: the words of augmentation are the last one.
 
     Raises
@@ -88,9 +90,9 @@ def inputs_of(net: Net) -> list[Any]:
 def training_function[T](
     make: Callable[..., T],
     net: Net,
-    inputs: Sequence[Any],
-    optimizer: Callable[..., Any],
-    **options: Any,
+    inputs: Sequence[object],
+    optimizer: Callable[..., object],
+    **options: object,
 ) -> T:
     """The training function of a network, with its statistics.
 
@@ -107,7 +109,7 @@ def training_function[T](
     return make(net.loss, net.params, inputs, None, optimizer, **options | {"updates": net.updates})
 
 
-def net_of(found: Any, what: str) -> Net:
+def net_of(found: object, what: str) -> Net:
     """The Net of an object with the same attributes; `what` begins messages.
 
     Raises

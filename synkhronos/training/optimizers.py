@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._checks import check_number, shown
+from synkhronos._engine.graph_types import Variables
 from synkhronos._errors import InputTypeError
 from synkhronos.extensions.updates import apply_rule
 from synkhronos.extensions.updates._slots import gradients, names_of, trainable
 
-Rule = Callable[..., Any]
+Rule = Callable[..., object]
 
 _AVERAGE, _SKIPPED = "synkhronos_average_of", "synkhronos_skipped"
 
@@ -70,7 +71,12 @@ def ema(rule: Rule, decay: float = 0.999) -> Rule:
     _check_rule("ema", rule)
     decay = check_number("ema: decay", decay, 0, below=1)
 
-    def averaged(loss_or_grads: Any, params: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    def averaged(
+        loss_or_grads: Variables,
+        params: Sequence[SharedVariable],
+        *args: object,
+        **kwargs: object,
+    ) -> object:
         updates = apply_rule(rule, loss_or_grads, params, args, kwargs)
         kept = [p for p in params if p in updates]
         made = {}
@@ -144,7 +150,12 @@ def guarded(rule: Rule) -> Rule:
     """
     _check_rule("guarded", rule)
 
-    def held(loss_or_grads: Any, params: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    def held(
+        loss_or_grads: Variables,
+        params: Sequence[SharedVariable],
+        *args: object,
+        **kwargs: object,
+    ) -> object:
         kept = trainable(params)
         grads = gradients(loss_or_grads, params, kept)
         updates = apply_rule(rule, grads, kept, args, kwargs)
@@ -201,7 +212,12 @@ def clipped(rule: Rule, limit: float = 0.01) -> Rule:
     _check_rule("clipped", rule)
     limit = check_number("clipped: limit", limit, above=0)
 
-    def within(loss_or_grads: Any, params: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    def within(
+        loss_or_grads: Variables,
+        params: Sequence[SharedVariable],
+        *args: object,
+        **kwargs: object,
+    ) -> object:
         updates = apply_rule(rule, loss_or_grads, params, args, kwargs)
         found = dict(updates)
         for p in params:
@@ -213,7 +229,7 @@ def clipped(rule: Rule, limit: float = 0.01) -> Rule:
     return _named(within, rule)
 
 
-def scheduled(rule: Rule, schedule: Callable[[Any], Any], **options: Any) -> Rule:
+def scheduled(rule: Rule, schedule: Callable[[TensorVariable], object], **options: object) -> Rule:
     """Let the learning rate of a rule follow a schedule.
 
     Parameters
@@ -257,7 +273,12 @@ def scheduled(rule: Rule, schedule: Callable[[Any], Any], **options: Any) -> Rul
             "constant rate, pass it to the rule as learning_rate"
         )
 
-    def timed(loss_or_grads: Any, params: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+    def timed(
+        loss_or_grads: Variables,
+        params: Sequence[SharedVariable],
+        *args: object,
+        **kwargs: object,
+    ) -> object:
         step = pytensor.shared(np.zeros((), np.int64), name="step of the schedule")
         given = {"learning_rate": schedule(step), **options, **kwargs}
         updates = apply_rule(rule, loss_or_grads, params, args, given)
@@ -266,11 +287,11 @@ def scheduled(rule: Rule, schedule: Callable[[Any], Any], **options: Any) -> Rul
     return _named(timed, rule)
 
 
-def _not_finite(gradient: Any) -> Any:
+def _not_finite(gradient: TensorVariable) -> object:
     return pt.or_(pt.isnan(gradient), pt.isinf(gradient))
 
 
-def _check_rule(what: str, rule: Any) -> None:
+def _check_rule(what: str, rule: object) -> None:
     if not callable(rule):
         raise InputTypeError(
             f"{what}: {shown(rule)} is not an update rule: give a callable (loss_or_grads, params, "

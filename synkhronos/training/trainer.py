@@ -25,6 +25,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytensor.compile.sharedvalue import SharedVariable
+
 from synkhronos._checks import check_integer, check_word, options_checked, or_none, shown
 from synkhronos._engine.group import current
 from synkhronos._engine.process_bound import ProcessBound
@@ -154,8 +156,8 @@ class Trainer(ProcessBound, RunControl):
         self,
         train: TrainingFunction,
         *,
-        metrics: Mapping[str, Any] | None = None,
-        callbacks: Sequence[Any] = (),
+        metrics: Mapping[str, object] | None = None,
+        callbacks: Sequence[object] = (),
         stop: str | EarlyStopping | Sequence[str | EarlyStopping] = (),
         patience: int | None = None,
         target: str | Target | Sequence[str | Target] = (),
@@ -164,9 +166,9 @@ class Trainer(ProcessBound, RunControl):
         guard: str | None = "raise",
         torn: str = "raise",
         strict: bool = True,
-        givens: Mapping[Any, Any] | None = None,
+        givens: Mapping[Any, object] | None = None,
         augment: Any = None,
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, object] | None = None,
         progress: bool = True,
         export: str | Sequence[str] = (),
     ) -> None:
@@ -256,7 +258,7 @@ class Trainer(ProcessBound, RunControl):
         return self._state.metrics
 
     @property
-    def latest(self) -> tuple[tuple[Any, ...], Any]:
+    def latest(self) -> tuple[tuple[object, ...], object]:
         """The inputs of the latest step, and the rows of them (None: all); for callbacks."""
         return ((), None) if self._loop is None else self._loop.latest
 
@@ -279,7 +281,7 @@ class Trainer(ProcessBound, RunControl):
         if self._loop is not None:
             self._loop.say(text)
 
-    def values(self) -> dict[Any, Any]:
+    def values(self) -> dict[SharedVariable, Any]:
         """Copies of the values of all variables that training changes, but for generators."""
         train = self.train
         train.collect()
@@ -304,7 +306,7 @@ class Trainer(ProcessBound, RunControl):
         made.adopt()  # the run's folder is locked, and was checked at the start
         return made
 
-    def evaluate(self, data: Any, batch: int | None = None) -> dict[str, Any]:
+    def evaluate(self, data: object, batch: int | None = None) -> dict[str, Any]:
         """Evaluate the metrics over all rows.
 
         Parameters
@@ -328,7 +330,7 @@ class Trainer(ProcessBound, RunControl):
         with contextlib.closing(self._validation_feed(data, batch)) as feed:
             return self._state.evaluate(feed)
 
-    def _validation_feed(self, data: Any, batch: int | None) -> Feed:
+    def _validation_feed(self, data: object, batch: int | None) -> Feed:
         given, inputs = listed(data), self._inputs
         n = rows_of(given, inputs, "validation")
         if self._state.evaluation is not None:
@@ -338,16 +340,16 @@ class Trainer(ProcessBound, RunControl):
     @options_checked
     def fit(
         self,
-        data: Any,
+        data: object,
         *,
         epochs: int,
         batch: int | None = None,
         member_batch: int | None = None,
-        validation: Any = None,
+        validation: object = None,
         resume: str | int | None = None,
         seed: int = 0,
         shuffle: bool = True,
-        last: Any = "keep",
+        last: object = "keep",
         slices: int | str = 1,
         validate_every: int = 1,
         save_every: int | None = None,
@@ -439,9 +441,9 @@ class Trainer(ProcessBound, RunControl):
 
     def _feed(
         self,
-        data: Any,
-        batch: Any,
-        member_batch: Any,
+        data: object,
+        batch: object,
+        member_batch: object,
         seed: int,
         shuffle: bool,
         last: Any,
@@ -468,7 +470,7 @@ class Trainer(ProcessBound, RunControl):
         self._batches = made
         return Feed(given, made, inputs, prefetch, read, self._augmented)
 
-    def _check(self, given: Sequence[Any]) -> None:
+    def _check(self, given: Sequence[object]) -> None:
         """Raise unless rows have the shapes that the inputs declare, and the network takes."""
         if len(given) != len(self._inputs):  # of a Loader, as its first step says
             return
@@ -476,7 +478,7 @@ class Trainer(ProcessBound, RunControl):
         for inputs, outputs in self.train.graphs:
             check_network(outputs, shapes_of(given, self._inputs, inputs), "fit")
 
-    def _step_rows(self, batch: Any, member_batch: Any) -> Any:
+    def _step_rows(self, batch: object, member_batch: object) -> Any:
         train = self.train
         (name, rows), (_, refused) = step_rows(train.rule, batch, member_batch)
         if refused is not None or rows is None:
@@ -498,7 +500,7 @@ def _check_feed(train: TrainingFunction, feed: Feed) -> None:
         )
 
 
-def _check_averages(train: TrainingFunction, averages: Mapping[Any, Any]) -> None:
+def _check_averages(train: TrainingFunction, averages: Mapping[Any, object]) -> None:
     """Raise if the averages of parameters would not follow the members that train apart."""
     rule: Any = train.rule
     if averages and rule is not None and (not rule.meets or rule.policy == "reset"):

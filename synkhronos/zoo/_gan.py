@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pytensor
@@ -70,7 +69,7 @@ def _squared_losses(
 _LOSSES = {"log": _log_losses, "wasserstein": _wasserstein_losses, "squared": _squared_losses}
 
 
-def _optimizer(loss: str) -> Callable[..., Any]:
+def _optimizer(loss: str) -> Callable[..., object]:
     """The paper's, for both networks but for the clipping."""
     if loss == "wasserstein":
         return functools.partial(updates.rmsprop, learning_rate=5e-5)
@@ -86,8 +85,8 @@ def adversarial(
     loss: str = "log",
     latent: int = 100,
     params: tuple[Sequence[SharedVariable], Sequence[SharedVariable]] | None = None,
-    critic_optimizer: Callable[..., Any] | None = None,
-    generator_optimizer: Callable[..., Any] | None = None,
+    critic_optimizer: Callable[..., object] | None = None,
+    generator_optimizer: Callable[..., object] | None = None,
     critic_steps: int | None = None,
 ) -> Pair:
     """Make a pair of your own networks.

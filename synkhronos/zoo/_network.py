@@ -75,7 +75,7 @@ def network[**P, N: Net | Pair](build: Callable[P, N]) -> Callable[P, N]:
     return built
 
 
-def _counts(name: str, value: Any, kind: str) -> Any:
+def _counts(name: str, value: Any, kind: str) -> object:
     """Check one integer, or several, as the annotation `kind` says."""
     if value is None and kind.endswith("None"):
         return None

@@ -214,7 +214,7 @@ def test_a_finalizer(group2: synk.Group) -> None:
         gc.collect()
 
 
-def test_user_code_inside_of_a_turn(group2: synk.Group) -> None:
+def test_user_code_while_the_runner_is_reserved(group2: synk.Group) -> None:
     """An argument whose conversion makes a call gets an error, and the outer call is made."""
     x = pt.dvector("x")
     f = synk.function([x], x.sum(), mode=FAST)

@@ -13,6 +13,7 @@ import numba
 import numpy as np
 import pytest
 import scipy.special
+from selection import thorough
 from vectorised_cases import CASES, arguments, function, units
 
 from synkhronos._backends.vectorised.code import inlined
@@ -82,19 +83,10 @@ def test_the_script_makes_the_coefficients() -> None:
 
 @NAMES
 @FORMATS
+@pytest.mark.parametrize("points", [60, *thorough(5_000)])
 @pytest.mark.each_choice
-def test_errors_are_within_units_in_the_last_place(name: str, dtype: Any) -> None:
-    x = arguments(name, dtype, 60)
-    errors = units(name, results(name, x), x)
-    worst = errors.argmax()
-    assert errors[worst] <= CASES[name].units, x[worst]
-
-
-@NAMES
-@FORMATS
-@pytest.mark.thorough
-def test_errors_at_many_points(name: str, dtype: Any) -> None:
-    x = arguments(name, dtype, 5_000)
+def test_errors_are_within_units_in_the_last_place(name: str, dtype: Any, points: int) -> None:
+    x = arguments(name, dtype, points)
     errors = units(name, results(name, x), x)
     worst = errors.argmax()
     assert errors[worst] <= CASES[name].units, x[worst]

@@ -287,13 +287,10 @@ def test_damaged_files_are_refused(
 class Pooch(ModuleType):
     """In the place of pooch: mirrors that have the files, or fail."""
 
-    def __init__(self, folder: Path, **mirrors: Exception | None) -> None:
+    def __init__(self, **mirrors: Exception | None) -> None:
         super().__init__("pooch")
-        self.folder, self.mirrors = folder, mirrors
+        self.mirrors = mirrors
         self.asked: list[str] = []
-
-    def os_cache(self, project: str) -> Path:
-        return self.folder / project
 
     def get_logger(self) -> Any:
         import logging
@@ -324,8 +321,9 @@ def test_downloads_come_from_the_first_mirror_that_has_them(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    pooch = Pooch(tmp_path, one=ConnectionError(), two=None)
+    pooch = Pooch(one=ConnectionError(), two=None)
     monkeypatch.setitem(sys.modules, "pooch", pooch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(_known, "MIRRORS", ["http://one/", "http://two/"])
     monkeypatch.setattr(_known, "answers", lambda url: True)
     assert numbers(mnist.load().test) == list(range(100, 120))
@@ -344,11 +342,12 @@ def test_digits_where_downloads_fail(
     mnist: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A wrong checksum, and a mirror that takes the connection and never says a word."""
-    pooch = Pooch(tmp_path, one=ValueError("hash"))
+    pooch = Pooch(one=ValueError("hash"))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host = f"127.0.0.1:{silent.getsockname()[1]}"
         answers = _known.answers
         monkeypatch.setenv("SYNKHRONOS_DATA", str(tmp_path))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         monkeypatch.setitem(sys.modules, "pooch", pooch)
         monkeypatch.setattr(_known, "MIRRORS", ["http://one/", f"http://{host}/"])
         monkeypatch.setattr(_known, "PATIENCE", 0.5)

@@ -24,7 +24,7 @@ import synkhronos as synk
 from synkhronos import rules
 from synkhronos._backends import jax as jax_backend
 from synkhronos.extensions import make_train_function, updates
-from synkhronos.extensions._apart.resident import ResidentLocal
+from synkhronos.extensions._apart.resident import ResidentOwnValues
 
 pytestmark = [
     pytest.mark.together,
@@ -160,7 +160,7 @@ def test_what_is_copied(gpu_pair: synk.Group, monkeypatch: pytest.MonkeyPatch) -
     work.make(1)
     gpu_pair.run(Traffic())
     local, momentum = work.train._planned.kept, work.train.state[0]
-    assert isinstance(local, ResidentLocal)
+    assert isinstance(local, ResidentOwnValues)
     real, copied = jax_backend.held, []
 
     def held(value: Any) -> Any:
@@ -251,7 +251,7 @@ def test_an_interrupt_loses_no_period(
     """Ctrl-C while the master computes, or meets: whole values, and on."""
     work, twin = Small(rules.SlowMo(3)), Small(rules.SlowMo(3))
     work.make(2)
-    method = getattr(ResidentLocal, where)
+    method = getattr(ResidentOwnValues, where)
 
     def interrupted(*args: Any) -> Any:
         found = method(*args)
@@ -259,7 +259,7 @@ def test_an_interrupt_loses_no_period(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(ResidentLocal, where, interrupted)
+        patch.setattr(ResidentOwnValues, where, interrupted)
         with pytest.raises(KeyboardInterrupt):
             work.make(1)
     made = int(work.train.state[-1].get_value()[0])

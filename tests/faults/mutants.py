@@ -379,8 +379,8 @@ MUTANTS = (
         "a command left without its verdict is settled",
         "_engine/runner.py",
         "            if self._transactions.undecided or self._left:  # a restart has made others\n"
-        "                self._leave()\n\n    def turn",
-        "            pass\n\n    def turn",
+        "                self._leave()\n\n    def reserved",
+        "            pass\n\n    def reserved",
         f"{FAULTS} tests/engine/test_groups.py",
     ),
     Mutant(
@@ -443,7 +443,7 @@ MUTANTS = (
     Mutant(
         "turns",
         "_engine/runner.py",
-        "        if self._has_turn():\n",
+        "        if self._is_reserved_here():\n",
         "        if False:\n",
         "tests/api/test_reentry.py",
     ),
@@ -640,7 +640,7 @@ MUTANTS = (
     Mutant(
         "members that train apart use the words of the epoch",
         "training/_run/feeds.py",
-        'self._words.turn_to(self.batches.state()["epoch"])',
+        'self._words.begin_epoch(self.batches.state()["epoch"])',
         "pass",
         f"{AUGMENTATION} -k free",
     ),

@@ -48,7 +48,7 @@ WORDS = [
 CALLABLES = [(rules.Downpour, "centre")]
 FLAGS = [(rules.EASGD, "meet", True)]
 CLASSES = [getattr(rules, name) for name in rules.__all__]
-BASES = (rules.Rule, rules.FreeRule, rules.RoundRule)
+BASES = (rules.Rule, rules.FreeRule, rules.TurnRule, rules.RoundRule)
 EASGD_MEETS = rules.EASGD(meet=True)
 RULES = [c for c in CLASSES if c not in (*BASES, rules.Nodes)]  # Nodes has rules as fields
 

@@ -44,7 +44,7 @@ RULES: dict[str, rules.Rule] = {
 }
 CONFIGURED = [words for words in RULES if any(name in words for name in ("meet", "Nodes", "GEM"))]
 OTHERS = [words for words in RULES if words not in CONFIGURED]
-BASES = {"Rule", "RoundRule", "FreeRule"}
+BASES = {"Rule", "RoundRule", "FreeRule", "TurnRule"}
 EACH = pytest.mark.parametrize("words", RULES, ids=lambda words: str(RULES[words]))
 DRAWN = np.random.default_rng(0)
 X = DRAWN.normal(size=(61, 3))

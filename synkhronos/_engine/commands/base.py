@@ -44,11 +44,11 @@ class Command(Repeatable):
         """Whether workers may not be able to import its class, which is then sent by value."""
         return not type(self).__module__.startswith("synkhronos.")
 
-    def run(self, member: Member) -> Any:
+    def run(self, member: Member) -> object:
         """Run the command in a member; returns the member's outcome."""
         raise NotImplementedError
 
-    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> Any:
+    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> object:
         """In the master: compute the result from its own outcome and the workers' reports."""
         del member, reports
         return own
@@ -104,7 +104,7 @@ class WithoutMaster(Command):
         """Whether the wrapped command is."""
         return self.command.foreign
 
-    def run(self, member: Member) -> Any:
+    def run(self, member: Member) -> object:
         """Run the wrapped command in a worker."""
         with member.communicator.without_master():
             return self.command.run(member)

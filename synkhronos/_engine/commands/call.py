@@ -126,7 +126,7 @@ class Call(Command):
         """Whether the same call is likely to be posted again: not with a list of rows in it."""
         return not any([isinstance(a.rows, Picks) for a in self.arguments])
 
-    def run(self, member: Member) -> Any:
+    def run(self, member: Member) -> object:
         """Compute this member's part; returns its contribution to the outputs.
 
         New values of variables are final after the verdict.
@@ -202,7 +202,7 @@ class Part:
 
     call: Call
     arguments: list[Any]
-    sliceables: list[Any]
+    sliceables: list[object]
     rows: int
     weights: tuple[float, ...] | None  # rows of every member; None: all count the same
     participants: tuple[int, ...]
@@ -213,7 +213,7 @@ class Part:
     fractions: list[float]  # of the participants in an average
     reads_list: bool  # of rows, in shared memory; a repeated call overwrites it
     stands_in: bool = False
-    repetition: Callable[[], Sequence[Any]] | None = None  # computes the same, by a shorter path
+    repetition: Callable[[], Sequence[object]] | None = None  # computes the same, by a shorter path
     # (source, list of rows, argument): copied before each repetition
     copied: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]] = ()
 
@@ -244,13 +244,13 @@ class Part:
 class Contribution:
     """A member's values of the outputs; None if it has no value to give."""
 
-    values: Sequence[Any]
+    values: Sequence[object]
     part: Part | None = None  # in the master only
 
 
 def compute_call(
     call: Call, member: Member, ready: Callable[[], None] | None = None
-) -> tuple[Part, Sequence[Any]]:
+) -> tuple[Part, Sequence[object]]:
     """Compute this member's outputs, those of `call.extra` last; nothing without rows.
 
     `ready` is called after the inputs have been prepared, and before anything is computed.
@@ -340,7 +340,7 @@ def _shorten(call: Call, member: Member, replica: Replica, part: Part) -> None:
     if compute is None or not (replica.shareds_of_jax or replica.threaded):
         return
 
-    def brought_before() -> Sequence[Any]:
+    def brought_before() -> Sequence[object]:
         bring(member, replica)
         if not replica.threaded:
             return compute()
@@ -443,7 +443,7 @@ def _scalars(call: Call, replica: Replica) -> Scalars | None:
     return tuple(found)
 
 
-def _slice_shareds(call: Call, member: Member, replica: Replica) -> tuple[list[Any], int | None]:
+def _slice_shareds(call: Call, member: Member, replica: Replica) -> tuple[list[object], int | None]:
     """The rows of each sliceable shared variable, and how many they are."""
     shareds = replica.recipe.sliceables
     if not shareds:
@@ -459,7 +459,7 @@ def _slice_shareds(call: Call, member: Member, replica: Replica) -> tuple[list[A
     return values, len(values[0])
 
 
-def _rows_of(value: object, rows: Selection) -> Any:
+def _rows_of(value: object, rows: Selection) -> object:
     value = np.asarray(value)  # JAX would compile each slice of its own arrays
     if isinstance(rows, Span):
         return value[rows.start : rows.stop]
@@ -614,8 +614,8 @@ def _missing_shared(replica: Replica, part: Part) -> bool:
 
 
 def _reduce_updates(
-    member: Member, replica: Replica, part: Part, mine: dict[Update, Any]
-) -> list[tuple[Update, Any]]:
+    member: Member, replica: Replica, part: Part, mine: dict[Update, object]
+) -> list[tuple[Update, object]]:
     """Reduce the "all" updates over the members that have rows, and give the result to all."""
     comm = member.communicator
     updates = [u for u in replica.recipe.updates if u.everywhere]
@@ -647,7 +647,7 @@ def _weights_of(part: Part) -> list[float] | None:
     return weights if any(weights) else None
 
 
-def contribute_call(call: Call, member: Member, part: Part, outputs: Sequence[object]) -> Any:
+def contribute_call(call: Call, member: Member, part: Part, outputs: Sequence[object]) -> object:
     """This member's report of the outputs; all members together reduce large ones first."""
     if member.rank == member.master:
         if len(part.participants) > 1 and part.scalars is None:
@@ -668,7 +668,7 @@ def contribute_call(call: Call, member: Member, part: Part, outputs: Sequence[ob
     )
 
 
-def _reduce_big(call: Call, member: Member, part: Part, values: Sequence[object]) -> list[Any]:
+def _reduce_big(call: Call, member: Member, part: Part, values: Sequence[object]) -> list[object]:
     """Replace what the members reduce together: by the result in the master, None elsewhere."""
     found = list(values)
     together = len(part.participants) > 1 and member.master in part.participants
@@ -694,8 +694,8 @@ class _Reduced:
 
 
 def _combine_one(
-    values: list[Any], op: Reduction | None, weights: list[float] | None, output: Variable
-) -> Any:
+    values: list[object], op: Reduction | None, weights: list[float] | None, output: Variable
+) -> object:
     for value in values:
         if isinstance(value, _Reduced):
             return value.value
@@ -707,7 +707,7 @@ def _combine_one(
     return np.array(first) if dense else first
 
 
-def _portable(value: object) -> Any:
+def _portable(value: object) -> object:
     """A value that can be sent; only arrays of other libraries become those of numpy."""
     foreign = hasattr(value, "__array__") and not isinstance(value, np.generic)
     return np.asarray(value) if foreign else value

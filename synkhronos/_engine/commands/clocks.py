@@ -108,7 +108,7 @@ class MeasuredCall(ExtendedCall):
 
     undone: bool
 
-    def run(self, member: Member) -> Any:
+    def run(self, member: Member) -> object:
         """Run the call; large outputs are reduced after a meeting, so that waits are told apart."""
         watch = member.measured.clocks[self.call.function].mine
         watch.start(counted=not self.call.first and member.replicas[self.call.function].used)
@@ -121,7 +121,7 @@ class MeasuredCall(ExtendedCall):
         watch.stop(REDUCE, 0 if part.weights is None else part.rows)
         return found
 
-    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> Any:
+    def answer(self, member: Member, own: Any, reports: dict[int, object]) -> object:
         """The call's answer, after the master's wait for the reports."""
         watch = member.measured.clocks[self.call.function].mine
         watch.lap(WAIT)

@@ -37,13 +37,13 @@ class Collective(Command):
     variables: tuple[int, ...]
     new: NewValues | None = field(default=None, kw_only=True)
 
-    def run(self, member: Member) -> Any:
+    def run(self, member: Member) -> object:
         """Take the user's new values, then act."""
         if self.new is not None:
             member.take_new(self.new)
         return self.act(member)
 
-    def act(self, member: Member) -> Any:
+    def act(self, member: Member) -> object:
         """Move or combine the values; returns the member's outcome."""
         raise NotImplementedError
 
@@ -259,7 +259,7 @@ class Shapes(Collective):
         return tuple([a.shape for a in self.arrays(member)])
 
     def answer(
-        self, member: Member, own: Any, reports: dict[int, Any]
+        self, member: Member, own: object, reports: dict[int, object]
     ) -> list[list[tuple[int, ...]]]:
         """For each variable, its shape in each rank."""
         by_rank = [own if r == member.master else reports[r] for r in range(member.size)]

@@ -64,7 +64,7 @@ class Forget(Command):
         member.forget(self.variables)
 
 
-def _no_reference(pid: object) -> Any:
+def _no_reference(pid: object) -> object:
     raise InputError(f"a definition refers to shared variable {pid}")
 
 

@@ -40,7 +40,7 @@ class StartTrace(Command):
             clocks.mine.spans = member.measured.spans
         return aligned(member)
 
-    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> Alignment:
+    def answer(self, member: Member, own: Any, reports: dict[int, object]) -> Alignment:
         """The measurements of the master."""
         return own
 
@@ -109,13 +109,13 @@ def traced(runner: Runner, path: str | Path | None, capacity: int) -> Iterator[T
         check_path(path)
     capacity = check_integer("trace: spans", capacity, 1)
     found = Trace()
-    with runner.turn("trace"):
+    with runner.reserved("trace"):
         begin = runner.run(StartTrace(capacity), "trace")
     try:
         yield found
     finally:
         if not runner.ended and runner.member.measured.spans is not None:
-            with runner.turn("trace"):
+            with runner.reserved("trace"):
                 members, end = runner.run(StopTrace(), "trace")
             found.take(members, runner.member.rank, begin, end)
             if path is not None:

@@ -53,7 +53,9 @@ class ReceivingEnd(ABC):
         """
 
     @abstractmethod
-    def report(self, number: int, outcome: Any = None, below: dict[int, Any] | None = None) -> None:
+    def report(
+        self, number: int, outcome: Any = None, below: dict[int, object] | None = None
+    ) -> None:
         """Report a member's outcome, and the reports of the members below it, by rank."""
 
     @abstractmethod
@@ -133,7 +135,7 @@ class Channel(ABC):
     def post(self, command: Repeatable, what: str = "a command") -> int:
         """Send a command to all workers; returns its number. Error messages call it `what`."""
 
-    def collect(self, number: int, lent: bool = False) -> dict[int, Any]:
+    def collect(self, number: int, lent: bool = False) -> dict[int, object]:
         """Wait for the reports of all workers: {rank: outcome or Failure}, without those of None.
 
         With `lent` the next command may overwrite the arrays of the outcomes.
@@ -145,7 +147,7 @@ class Channel(ABC):
         del number, lent
         return {}
 
-    def reports(self, number: int) -> dict[int, Any]:
+    def reports(self, number: int) -> dict[int, object]:
         """The reports of the workers that have reported on a command by now, as `collect`'s."""
         del number
         return {}

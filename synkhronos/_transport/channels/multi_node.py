@@ -128,11 +128,11 @@ class MultiNodeChannel(Channel):
         except (PeerDied, GroupEnded):
             raise self.loss(during) from None
 
-    def collect(self, number: int, lent: bool = False) -> dict[int, Any]:
+    def collect(self, number: int, lent: bool = False) -> dict[int, object]:
         payloads = self._await_reports(number, self._here.what)
         self._all_reported = True
         found = self._here.collect(number, lent)
-        objects: list[tuple[int, Any]] = []  # reports that are not only floats
+        objects: list[tuple[int, object]] = []  # reports that are not only floats
         for payload in payloads.values():
             outcomes = read_reports(payload)
             found.update(outcomes)
@@ -208,7 +208,7 @@ class MultiNodeChannel(Channel):
         self._closed()
 
 
-def message_of(value: Any) -> bytes:
+def message_of(value: object) -> bytes:
     """A value as bytes, for leaders to send."""
     serialized = serialization.Serialized(value)
     packed = bytearray(serialized.nbytes)
@@ -221,7 +221,7 @@ def read_message(message: bytes) -> Any:
     return serialization.read(memoryview(bytearray(message)))
 
 
-def reports_of(outcomes: dict[int, Any]) -> bytes:
+def reports_of(outcomes: dict[int, object]) -> bytes:
     """The outcomes of a node's members as bytes: none, only floats, or a pickled message."""
     if not outcomes:
         return b""

@@ -89,12 +89,12 @@ class OneNodeChannel(Channel):
         self,
         arena: Arena,
         cores: list[list[int]],
-        main: Callable[[dict[str, Any]], None],
+        main: Callable[[dict[str, object]], None],
         module: str,
         start: str | None,
         devices: Sequence[str],
         environments: Sequence[dict[str, str]],
-        **options: Any,
+        **options: object,
     ) -> None:
         size = arena.regions
         if size > MAX_MEMBERS:
@@ -168,10 +168,10 @@ class OneNodeChannel(Channel):
         ranks: list[int],
         cores: list[list[int]],
         crowded: bool,
-        main: Callable[[dict[str, Any]], None],
+        main: Callable[[dict[str, object]], None],
         module: str,
         start: str | None,
-        options: dict[str, Any],
+        options: dict[str, object],
     ) -> None:
         await_killed()
         reasons = reasons_against_fork() if start != "exec" else []
@@ -319,7 +319,7 @@ class OneNodeChannel(Channel):
         packed = serialization.Serialized(command)
         arena = self.node.arena
         if packed.nbytes <= MAILBOX_BYTES:
-            target: Any = self.node.words.bytes[self.node.master][MAILBOX : MAILBOX + MAILBOX_BYTES]
+            target = self.node.words.bytes[self.node.master][MAILBOX : MAILBOX + MAILBOX_BYTES]
             offset = self.node.master * arena.region_bytes + MAILBOX
         else:
             self._large = arena.empty((packed.nbytes,), np.uint8)
@@ -328,7 +328,7 @@ class OneNodeChannel(Channel):
         self._master_words[OFFSET] = offset
         self._master_words[NUMBER] = self._sent.add(command)
 
-    def collect(self, number: int, lent: bool = False) -> dict[int, Any]:
+    def collect(self, number: int, lent: bool = False) -> dict[int, object]:
         looks = self.node.waiter.looks
         for words in self._reports:
             for _ in range(looks):
@@ -340,8 +340,8 @@ class OneNodeChannel(Channel):
         self._all_reported = True
         return self.reports(number, lent)
 
-    def reports(self, number: int, lent: bool = False) -> dict[int, Any]:
-        found: dict[int, Any] = {}
+    def reports(self, number: int, lent: bool = False) -> dict[int, object]:
+        found: dict[int, object] = {}
         for rank, words in self._pairs:
             if words[REPORTED] < number:
                 continue
@@ -360,7 +360,7 @@ class OneNodeChannel(Channel):
             if worker.rank in ranks:
                 worker.kill()
 
-    def _outcome(self, rank: int, length: int, offset: int, lent: bool) -> Any:
+    def _outcome(self, rank: int, length: int, offset: int, lent: bool) -> object:
         if length < 0:
             return self.node.words.reals[rank][RESULTS : RESULTS - length].tolist()
         region = np.ndarray((length,), np.uint8, self.node.arena.buffer, offset)
@@ -521,7 +521,7 @@ class OneNodeEnd(ReceivingEnd):
                 continue
             return
 
-    def _read(self) -> Any:
+    def _read(self) -> object:
         """Read the command; an error counts as one of the command."""
         words = self._master_words
         number, length, offset = words[NUMBER], words[LENGTH], words[OFFSET]
@@ -533,7 +533,9 @@ class OneNodeEnd(ReceivingEnd):
         self._received.add(number, command)
         return command
 
-    def report(self, number: int, outcome: Any = None, below: dict[int, Any] | None = None) -> None:
+    def report(
+        self, number: int, outcome: object = None, below: dict[int, object] | None = None
+    ) -> None:
         """Report a value, a Failure, a list of floats (written as words), or None."""
         sys.stdout.flush()  # what the worker has printed precedes its report
         sys.stderr.flush()
@@ -556,7 +558,7 @@ class OneNodeEnd(ReceivingEnd):
     def _write(self, packed: serialization.Serialized) -> None:
         arena, rank = self.node.arena, self.node.rank
         if packed.nbytes <= MAILBOX_BYTES:
-            target: Any = self.node.words.bytes[rank][MAILBOX : MAILBOX + MAILBOX_BYTES]
+            target = self.node.words.bytes[rank][MAILBOX : MAILBOX + MAILBOX_BYTES]
             offset = rank * arena.region_bytes + MAILBOX
         else:
             self._large = arena.empty((packed.nbytes,), np.uint8)

@@ -6,8 +6,6 @@ sender knows it.
 
 from __future__ import annotations
 
-from typing import Any
-
 _REMEMBERED = 256  # commands; a newer one takes the number of the oldest
 
 
@@ -39,10 +37,10 @@ class SentCommands(dict[int, tuple[int, Repeatable]]):
         return number
 
 
-class ReceivedCommands(dict[int, Any]):
+class ReceivedCommands(dict[int, object]):
     """The receiver's side: from a number to the command that it stands for."""
 
-    def add(self, number: int, command: Any) -> None:
+    def add(self, number: int, command: object) -> None:
         """Keep a command that may be sent again."""
         if number:
             self[number] = command

@@ -106,7 +106,7 @@ class BetweenNodes:
         """Tell the other nodes that an exchange of GPUs failed on this node."""
         self._leaders.fail_exchange()
 
-    def broadcast(self, value: Any, root: int) -> Any:
+    def broadcast(self, value: object, root: int) -> object:
         """The root's value, on all nodes."""
         mine = self.node == root
         packed = _packed(value) if mine else None
@@ -119,7 +119,7 @@ class BetweenNodes:
             self._move(self._transfers.broadcast, buffer, root)
         return value if mine else _unpacked(buffer)
 
-    def gather(self, value: Any, root: int) -> list[Any] | None:
+    def gather(self, value: object, root: int) -> list[Any] | None:
         """At the root: the values of all nodes, in their order."""
         packed = _packed(value)
         with self.interrupts:
@@ -158,7 +158,7 @@ class BetweenNodes:
             self._move(self._transfers.all_to_all_v, whole, sent, into, found)
         return _cut(into, found)
 
-    def scatter(self, values: Sequence[Any] | None, root: int) -> Any:
+    def scatter(self, values: Sequence[Any] | None, root: int) -> object:
         """The root has one value for each node; returns this node's."""
         packed, payload = None, b""
         if values is not None:
@@ -323,7 +323,7 @@ class BetweenNodes:
         found = {r: payloads[r] for r in who}
         return {r: p[1:] if p[0] else _SIZE.unpack_from(p, 1)[0] for r, p in found.items()}
 
-    def _read(self, payloads: dict[int, Any]) -> list[Any]:
+    def _read(self, payloads: dict[int, Any]) -> list[object]:
         return [_unpacked(np.frombuffer(h, np.uint8)) for _, h in sorted(payloads.items())]
 
 
@@ -366,12 +366,12 @@ def _reduce_all(
         out[...] = total
 
 
-def _packed(value: Any) -> np.ndarray:
+def _packed(value: object) -> np.ndarray:
     serialized = serialization.Serialized(value)
     buffer = np.empty(serialized.nbytes, np.uint8)
     serialized.write(memoryview(buffer))
     return buffer
 
 
-def _unpacked(buffer: np.ndarray) -> Any:
+def _unpacked(buffer: np.ndarray) -> object:
     return serialization.read(memoryview(buffer))

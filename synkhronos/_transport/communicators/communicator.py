@@ -180,7 +180,7 @@ class Communicator(ABC):
     def fail_exchange(self) -> None:
         """Tell the members that wait in `wait_for_gpu` that this member's part failed."""
 
-    def native(self, value: Any) -> Any:
+    def native(self, value: object) -> Any:
         """A value in the form in which it moves: an array of numpy, or of JAX on a GPU."""
         return np.asarray(value)
 

@@ -107,7 +107,7 @@ class Gpus(Communicator):
         """Whether NCCL has connected the members."""
         return self._link is not None
 
-    def native(self, value: Any) -> Any:
+    def native(self, value: object) -> object:
         """See Communicator; an array stays where it is on the GPU."""
         return value if jax_backend.is_held(value) else np.asarray(value)
 
@@ -208,7 +208,7 @@ class Gpus(Communicator):
             return _OTHERS
         return ""
 
-    def _run(self, operations: Sequence[Operation], arrays: Sequence[Any]) -> None:
+    def _run(self, operations: Sequence[Operation], arrays: Sequence[object]) -> None:
         """Run operations of NCCL; `arrays` are all that they read or write."""
         jax_backend.ready(arrays)
         if operations:
@@ -309,7 +309,7 @@ class Gpus(Communicator):
     ) -> list[Any] | None:
         """All members' arrays, joined, at the root or in all members."""
         moves: list[Operation] = []
-        found: list[Any] = []
+        found: list[object] = []
         for i, column in enumerate(zip(*specs, strict=True)):
             check_joinable(column, join)
             name, first = column[0]
@@ -329,7 +329,7 @@ class Gpus(Communicator):
         return found if root in (None, self.rank) else None
 
     def _joining(
-        self, mine: Any, target: Any, spans: list[tuple[int, int]], root: int | None
+        self, mine: object, target: object, spans: list[tuple[int, int]], root: int | None
     ) -> list[Operation]:
         """The operations that move each member's array to its range of bytes in the target."""
         at, size = _place(mine)
@@ -444,8 +444,8 @@ class Gpus(Communicator):
         return given[self.rank], divisor
 
     def _divided(
-        self, found: list[Any], arrays: Arrays, op: Reduction, weights: Sequence[float] | None
-    ) -> list[Any]:
+        self, found: list[object], arrays: Arrays, op: Reduction, weights: Sequence[float] | None
+    ) -> list[object]:
         """Divide sums of integers, which are exact, for their means."""
         divisors = [self._scale(a, op, weights)[1] for a in arrays]
         return [
@@ -522,7 +522,7 @@ def _staged(arrays: Arrays | None) -> list[np.ndarray]:
     return [np.asarray(a) for a in arrays or ()]
 
 
-def _finished(found: Sequence[Any], arrays: Arrays, op: Reduction) -> list[Any]:
+def _finished(found: Sequence[object], arrays: Arrays, op: Reduction) -> list[Any]:
     """Reduced values in the dtypes of the results."""
     return [
         jax_backend.rounded(v, reduced_dtype(a.dtype, op))

@@ -7,7 +7,7 @@ to a staging buffer. A reduction is cut into chunks: member r reduces chunk r of
 order of ranks, and writes it to the arrays of all members.
 
 Arrays of up to 4 KB together are copied to one of two small buffers, and every member reduces all
-of them itself. That takes one barrier, since the next small exchange uses the other buffer.
+of them itself. One barrier is enough, since the next small exchange uses the other buffer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Manifest:
     refs: tuple[weakref.ref[np.ndarray], ...]  # arrays in the arena, C-contiguous
     page: np.ndarray  # count, then offset, dtype number, ndim and shape of each
     small: bool  # reduced in the small_set slots all the same, as those of the other members
-    plans: dict[Any, Any] = field(default_factory=dict)
+    plans: dict[object, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -401,7 +401,7 @@ class SharedMemory(Communicator):
 
     def _plan(
         self,
-        plans: dict[Any, list[Callable[[], None]]],
+        plans: dict[object, list[Callable[[], None]]],
         op: Reduction,
         weights: Sequence[float] | None,
         members: Members,
@@ -544,7 +544,7 @@ def _same(refs: tuple[weakref.ref[np.ndarray], ...], arrays: Arrays) -> bool:
     return True
 
 
-def _remember(memory: dict[Any, Any], key: Any, value: Any) -> None:
+def _remember(memory: dict[Any, Any], key: object, value: object) -> None:
     """Keep the latest few entries."""
     if len(memory) >= _KEEP:
         del memory[next(iter(memory))]

@@ -28,7 +28,7 @@ importlib.import_module(hello["module"]).main(hello["task"])
 
 def start_interpreter(
     module: str,
-    task: Mapping[str, Any],
+    task: Mapping[str, object],
     *,
     lifeline: int | None,
     descriptors: Sequence[int] = (),

@@ -13,7 +13,6 @@ import threading
 from _signal import getsignal as get_handler  # type: ignore[import-not-found]
 from _signal import signal as set_handler
 from types import FrameType
-from typing import Any
 
 _SIGINT = int(signal.SIGINT)
 _DEFAULT = int(signal.SIG_DFL)
@@ -33,7 +32,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self._before: Any = None
+        self._before: object = None
         self._depth = 0
         self._noted: tuple[int, FrameType | None] | None = None
         self.firm = False
@@ -88,7 +87,7 @@ class Interrupts:
         if self._noted is not None:
             self._raise(before)
 
-    def _raise(self, handler: Any) -> None:
+    def _raise(self, handler: object) -> None:
         noted, self._noted = self._noted, None
         if callable(handler) and noted is not None:
             handler(*noted)

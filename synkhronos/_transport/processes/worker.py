@@ -85,7 +85,7 @@ def signals_blocked() -> Iterator[None]:
 
 
 def fork_worker(
-    wiring: Wiring, main: Callable[[dict[str, Any]], None], withheld: list[int]
+    wiring: Wiring, main: Callable[[dict[str, object]], None], withheld: list[int]
 ) -> Worker:
     """Fork a worker, which closes the descriptors `withheld`."""
     for stream in (sys.stdout, sys.stderr):

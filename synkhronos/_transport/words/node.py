@@ -192,7 +192,7 @@ class Node:
         finally:
             self._peers, self._master_comes = peers, True
 
-    def _remember(self, members: tuple[int, ...] | None) -> tuple[list[int], list[Any]]:
+    def _remember(self, members: tuple[int, ...] | None) -> tuple[list[int], list[object]]:
         if not self._master_comes and (members is None or self.master in members):
             raise GroupError(
                 "the master takes no part in a command that Group.start has posted, so its members "

@@ -5,8 +5,8 @@ same user, under /proc/PID/fd. They read it with `pread`, which allocates no pag
 open for a moment only, since an open file keeps the memory of a group that has ended. Nobody waits
 for anything: words have one writer, and a reader takes them as they are.
 
-A page in each member's head says where the rest is. That of the node's first process also has the
-name of the latest command, a note of the program, and the places of the clocks of functions.
+A page in each member's head says where the rest is. The page of the node's first process also has
+the name of the latest command, a note of the program, and the places of the clocks of functions.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from synkhronos.training._configured.functions import function_of
 _WARM = 2  # steps before the first measurement of a batch; the first one compiles
 _LOOK = 0.2  # of the time of a measurement: enough to know how long a step takes
 
-Step = Callable[[int], Any]
+Step = Callable[[int], object]
 
 
 def main(task: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ def _tell(replies: TextIO, value: dict[str, Any]) -> None:
     replies.flush()
 
 
-def step_of(function: Callable[[], Any]) -> Step:
+def step_of(function: Callable[[], object]) -> Step:
     """The function that makes a step, from what the user's function has returned.
 
     Raises
@@ -96,7 +96,7 @@ def step_of(function: Callable[[], Any]) -> Step:
 class Shuffled:
     """Calls a function of the group with its data, and rows in the order of shuffled epochs."""
 
-    def __init__(self, call: Callable[..., Any], args: list[Any]) -> None:
+    def __init__(self, call: Callable[..., object], args: list[Any]) -> None:
         self._call = call
         self._args = args
         self._n = len(args[0])

@@ -56,12 +56,12 @@ class BenchProcess:
     def __enter__(self) -> BenchProcess:
         return self
 
-    def __exit__(self, kind: Any, *exc: Any) -> None:
+    def __exit__(self, kind: object, *exc: object) -> None:
         if kind is not None:
             self._process.kill()
         self._process.communicate()
 
-    def ready(self) -> dict[str, Any]:
+    def ready(self) -> dict[str, object]:
         """Wait until it can make steps; returns its environment."""
         return self._answer()
 
@@ -78,7 +78,7 @@ class BenchProcess:
         except BrokenPipeError:
             self._ended()
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self) -> dict[str, object]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:

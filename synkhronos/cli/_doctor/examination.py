@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytensor
@@ -124,7 +123,7 @@ def _versions() -> Iterator[Finding]:
 
 def _guards() -> Iterator[Finding]:
     fix = "use Linux 5.3 or later, and a sandbox that allows this system call"
-    probes: dict[str, Callable[[], Any]] = {
+    probes: dict[str, Callable[[], object]] = {
         "memfd (shared memory without a name)": _probe_memfd,
         "eventfd (wakes a waiting member)": lambda: os.close(os.eventfd(0, os.EFD_CLOEXEC)),
         "pidfd (a death is seen at once)": lambda: os.close(os.pidfd_open(os.getpid())),

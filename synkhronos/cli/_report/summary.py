@@ -160,7 +160,7 @@ def read_run(folder: str | os.PathLike[str], number: int, name: str) -> Run:
     )
 
 
-def _state(path: Path, lines: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
+def _state(path: Path, lines: Sequence[Mapping[str, object]]) -> tuple[str, bool]:
     latest = lines[-1] if lines else {}
     if latest.get("kind") == "end":
         reason = _text(latest.get("reason"))
@@ -171,7 +171,7 @@ def _state(path: Path, lines: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
     return "has no end: killed, or on another machine", False
 
 
-def _began(starts: Sequence[Mapping[str, Any]], lines: Sequence[Mapping[str, Any]]) -> str:
+def _began(starts: Sequence[Mapping[str, object]], lines: Sequence[Mapping[str, object]]) -> str:
     if starts:
         return _text(starts[0].get("time")).replace("T", " ")
     return _when(lines[0].get("time"))
@@ -198,13 +198,13 @@ def _when(seconds: Any) -> str:
         return ""
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
+def _flat(path: str, value: object) -> Iterator[tuple[str, str]]:
     """The values in an object by their paths, without those that are not there."""
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -216,17 +216,17 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
         yield path, ", ".join(map(_text, value)) if isinstance(value, list) else _text(value)
 
 
-def _note(line: Mapping[str, Any]) -> Note:
+def _note(line: Mapping[str, object]) -> Note:
     what, text = _text(line.get("what")), _text(line.get("text"))
     return Note(_when(line.get("time")), _text(line.get("step")), what, text)
 
 
-def _checkpoint(line: Mapping[str, Any]) -> Checkpoint:
+def _checkpoint(line: Mapping[str, object]) -> Checkpoint:
     when, step, epoch = _when(line.get("time")), _text(line.get("step")), _text(line.get("epoch"))
     return Checkpoint(Path(_text(line.get("path"))).name, when, step, epoch)
 
 
-def _is_there(run: Path, line: Mapping[str, Any]) -> bool:
+def _is_there(run: Path, line: Mapping[str, object]) -> bool:
     name = Path(_text(line.get("path"))).name
     try:
         return bool(name) and (run / "ckpt" / name).exists()
@@ -234,18 +234,18 @@ def _is_there(run: Path, line: Mapping[str, Any]) -> bool:
         return False
 
 
-def _values(line: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _values(line: Mapping[str, object]) -> Iterator[tuple[str, float]]:
     """The metrics of a line."""
     return ((k, v) for k, v in line.items() if k not in _NO_VALUES and is_number(v))
 
 
 def _last(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The last value of each metric."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     steps = [line["step"] for line in lines if is_number(line.get("step"))]
     found["steps"] = max(steps, default=0)
     found["epochs"] = sum(line.get("kind") == "epoch" for line in lines)
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for line in lines:
         if line.get("kind") not in (*_NO_CURVES, "step"):
             values |= dict(_values(line))
@@ -255,7 +255,7 @@ def _last(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {name: _text(value) for name, value in found.items()}
 
 
-def curves(lines: Sequence[Mapping[str, Any]]) -> dict[str, Series]:
+def curves(lines: Sequence[Mapping[str, object]]) -> dict[str, Series]:
     """The curves of all metrics, by title; those of epochs come first."""
     found: dict[tuple[str, str], Series] = {}
     for line in lines:
@@ -298,7 +298,7 @@ def _thinned(steps: list[float], values: list[float]) -> Series:
     return [steps[i] for i in chosen], [values[i] for i in chosen]
 
 
-def split(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+def split(lines: Sequence[Mapping[str, object]]) -> list[dict[str, float]]:
     """The fractions of each member's time in all epochs, by the names of `SPLIT`."""
     totals: dict[str, list[float]] = {}
     reading = 0.0
@@ -326,7 +326,7 @@ def split(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     return found
 
 
-def _phases(line: Mapping[str, Any]) -> dict[str, list[float]]:
+def _phases(line: Mapping[str, object]) -> dict[str, list[float]]:
     """The seconds by phase and rank of an epoch's line; empty unless all are numbers."""
     phases = line.get("phases")
     if line.get("kind") != "epoch" or not isinstance(phases, Mapping):

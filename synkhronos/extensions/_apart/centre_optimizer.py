@@ -47,11 +47,11 @@ class ElementwiseRecipe:
     scalars: tuple[SharedVariable, ...]
     new_scalars: tuple[Variable, ...]
     settings: tuple[SharedVariable, ...]
-    config: dict[str, Any]
+    config: dict[str, object]
 
     @classmethod
     def of(
-        cls, rule: Callable[..., Any], params: Sequence[SharedVariable], what: str
+        cls, rule: Callable[..., object], params: Sequence[SharedVariable], what: str
     ) -> ElementwiseRecipe:
         """The recipe of a rule of Lasagne's signature.
 
@@ -130,7 +130,7 @@ class ElementwiseUpdate:
     def compile(self) -> None:
         """Compile, and call each function once on dummy values."""
         recipe = self.recipe
-        leaves: list[Any] = [*recipe.scalars, *recipe.settings]
+        leaves: list[Variable] = [*recipe.scalars, *recipe.settings]
         places: dict[Variable, Any] = {v: v.type() for v in leaves}
         replace = list(places.items())
         exact = {"numba__fastmath": False}

@@ -9,14 +9,15 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.type import RandomType
 
-from synkhronos._api.function import function
-from synkhronos._checks import shown
+from synkhronos._api.function import Function, function
 from synkhronos._engine.function_arguments import roots, substituted
 from synkhronos._engine.graph_collectives import has_collectives
+from synkhronos._engine.graph_types import ModeLike, Variables
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._plan.rows import select
+from synkhronos.extensions._step.listed_inputs import listed_inputs
 from synkhronos.extensions._step.made import Made, Rows, steps_of
 from synkhronos.extensions._step.same_rows import INTEGERS, SameRows
 from synkhronos.extensions._step.training_function import TrainingFunction
@@ -65,8 +66,8 @@ class LocalFunction(TrainingFunction, ProcessBound):
         inputs: Sequence[Variable],
         params: Sequence[SharedVariable],
         state: Sequence[SharedVariable],
-        compiled: Any,
-        mode: Any,
+        compiled: Function,
+        mode: ModeLike,
     ) -> None:
         self.group = group
         self.name = name
@@ -95,7 +96,7 @@ class LocalFunction(TrainingFunction, ProcessBound):
         """Whether a step has been made, so that the next one need not compile."""
         return self._stepped
 
-    def __call__(self, *args: Any, batch: Any = None, timeout: float | None = None) -> Any:
+    def __call__(self, *args: object, batch: object = None, timeout: float | None = None) -> Any:
         """Make one step in each member, on its part of the rows.
 
         Parameters
@@ -144,17 +145,17 @@ class LocalFunction(TrainingFunction, ProcessBound):
 
 
 def make_local_train_function(
-    loss: Any,
+    loss: Variable,
     params: Sequence[SharedVariable],
-    x: Any,
-    y: Any = None,
-    update_rule: Callable[..., Any] | None = None,
-    *args: Any,
-    updates: Any = None,
-    givens: Any = None,
-    mode: Any = None,
+    x: Variables,
+    y: Variables | None = None,
+    update_rule: Callable[..., object] | None = None,
+    *args: object,
+    updates: object = None,
+    givens: object = None,
+    mode: ModeLike = None,
     name: str | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> LocalFunction:
     """Make a function that trains in each member values of its own: no gradient leaves a member.
 
@@ -204,14 +205,7 @@ def make_local_train_function(
     [1.0, 3.0]
     """
     group = current("make_local_train_function")
-    listed = [v if isinstance(v, list | tuple) else [v] for v in (x, y) if v is not None]
-    inputs = [v for each in listed for v in each]
-    wrong = [v for v in inputs if not isinstance(v, Variable)]
-    if wrong:
-        raise InputTypeError(
-            f"make_local_train_function: x and y are variables of the graph, found "
-            f"{shown(wrong[0])}: pass arrays when you call the training function"
-        )
+    inputs = listed_inputs("make_local_train_function", x, y)
     if update_rule is None:
         raise InputTypeError(
             "make_local_train_function: no update rule was given: pass one, such as "

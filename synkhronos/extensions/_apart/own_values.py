@@ -21,7 +21,7 @@ from synkhronos.extensions._step.update import FlatUpdate, Inputs
 from synkhronos.rules._base import RoundRule
 
 
-class Local(Kept):
+class OwnValues(Kept):
     """The state of a training function whose members train apart, in a member.
 
     The values of its parameters, states and statistics are its own vectors, in the host's memory.
@@ -56,7 +56,7 @@ class Local(Kept):
         self._update = FlatUpdate(recipe.flat, 0, [gradients], arrays.of_update(own), [])
         self._views = arrays.views(own)
         # the value of each variable, in a list whose element may be replaced
-        self._held: dict[Any, list[Any]] = {v: [view] for v, view in self._views.items()}
+        self._held: dict[object, list[object]] = {v: [view] for v, view in self._views.items()}
         self._own = own
         self._alone = Solo()
         partition = recipe.flat.partition
@@ -66,7 +66,7 @@ class Local(Kept):
         ]
         self._states: list[np.ndarray] = []  # 0-d ones of the whole rule, such as a count of steps
         self._rows = [0.0] * size  # that each member has used since the last meeting
-        self._shown: list[tuple[list[Any], np.ndarray, list[Any]]] = []
+        self._shown: list[tuple[list[object], np.ndarray, list[object]]] = []
 
     @property
     def joined(self) -> Sequence[tuple[Entry, np.ndarray]]:
@@ -172,7 +172,7 @@ class Local(Kept):
 
         return update
 
-    def _keep_statistic(self, variable: SharedVariable, value: Any) -> None:
+    def _keep_statistic(self, variable: SharedVariable, value: object) -> None:
         own = self._views[variable]
         own[...] = rounded(np.asarray(value), own.dtype)
 

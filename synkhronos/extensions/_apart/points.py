@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
@@ -51,7 +51,7 @@ class Point:
     epoch: int
     seconds: float
     loss: float
-    batches: dict[str, Any]
+    batches: dict[str, object]
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
@@ -81,7 +81,7 @@ class Point:
             for storage, value in zip(storages, before, strict=True):
                 storage[0] = value
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """The row for a run's history."""
         return {k: getattr(self, k) for k in ("rows", "epoch", "seconds", "version", "loss")}
 

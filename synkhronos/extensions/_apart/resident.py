@@ -13,12 +13,12 @@ from synkhronos._backends import jax as jax_backend
 from synkhronos._engine.commands.call import Call, Part
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry
-from synkhronos.extensions._apart.own_values import Local
+from synkhronos.extensions._apart.own_values import OwnValues
 from synkhronos.extensions._apart.recipe import PARAMETER, STATE, STATISTIC
 from synkhronos.extensions._step.resident import Resident
 
 
-class ResidentLocal(Local):
+class ResidentOwnValues(OwnValues):
     """The same, with the values of parameters, states and statistics in arrays of JAX.
 
     Meetings treat this member's own vectors, in the host's memory. Values that a meeting reads are
@@ -69,12 +69,12 @@ class ResidentLocal(Local):
         self._take((STATE,))
 
     def _updated(
-        self, gradients: Sequence[Any], factor: float, leaves: list[np.ndarray]
+        self, gradients: Sequence[object], factor: float, leaves: list[np.ndarray]
     ) -> Callable[[], None]:
         flat = self._resident.flat(gradients, factor)
         return lambda: self._resident.apply(flat, leaves)
 
-    def _keep_statistic(self, variable: SharedVariable, value: Any) -> None:
+    def _keep_statistic(self, variable: SharedVariable, value: object) -> None:
         self._held[variable][0] = jax_backend.rounded(value, self._views[variable].dtype)
 
     def _copied(self) -> Callable[[], None]:

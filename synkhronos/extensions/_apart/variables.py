@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pytensor
@@ -77,7 +76,7 @@ class OwnVariables:
         function = plan.function.recipe
         shapes = shapes_of(plan.partition)
         shapes |= {v: v.get_value(borrow=True).shape for v in self.statistics}
-        how: tuple[Any, dict[str, Any]] = function.mode, function.config
+        how: tuple[object, dict[str, object]] = function.mode, function.config
         flat = lay_out(plan.partition, shapes, 1, *how)
         resident = plan.rule.recipe(*how) if self._planned.resident else None
         values = self.moved, self.statistics, self.outer, first or {}

@@ -210,7 +210,7 @@ class Batches:
         digest = hashlib.sha256(np.asarray(self.blocks, "<i8").tobytes()).hexdigest()
         return {"blocks": digest[:16], "window": self.window}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, object]) -> None:
         """Continue where the state was taken; a loop under way ends at its next step.
 
         Another `size` or `last` is allowed: the rows of the epoch that are left come in the

@@ -64,18 +64,18 @@ class MasterSets:
         if not self.sets:
             self.several = self._listed or read.several
             self._allocate([(a.shape[1:], a.dtype) for a in read.arrays if a is not None])
-        turn = self.sets[number % self.count]
-        if len(turn) != len(read.arrays):
+        slot = self.sets[number % self.count]
+        if len(slot) != len(read.arrays):
             raise InputError(
                 f"Loader: the sources gave {len(read.arrays)} arrays for batch {number + 1} of "
-                f"epoch {epoch + 1}, and {len(turn)} before"
+                f"epoch {epoch + 1}, and {len(slot)} before"
             )
-        for d, array in zip(turn, read.arrays, strict=True):
+        for d, array in zip(slot, read.arrays, strict=True):
             if array is not None:
                 d.set_value(array)
             else:  # it is there already
                 d.wrote()
-        return turn
+        return slot
 
     def _allocate(self, kinds: Sequence[Kind]) -> None:
         rows = min(self._batches.size, self._batches.n)
@@ -116,7 +116,7 @@ class MasterLoop:
     def _give(self, number: int) -> None:
         start, stop = self._walk.span(number)
         sets = self._sets.sets
-        turn = sets[number % self._sets.count] if sets else ()
-        for d in turn:
+        slot = sets[number % self._sets.count] if sets else ()
+        for d in slot:
             d.set_length(stop - start)
-        self._reader.todo.put((number, [d.writable for d in turn]))
+        self._reader.todo.put((number, [d.writable for d in slot]))

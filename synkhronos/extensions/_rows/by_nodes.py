@@ -20,7 +20,6 @@ import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -47,7 +46,7 @@ class Job:
         The loop that asks; a reader drops what earlier loops have asked for.
     epoch, number, start, stop : int
         The epoch; the batch in it; where in the order of the epoch it begins and ends.
-    turn : int
+    slot : int
         The set of arrays to write to.
     """
 
@@ -56,7 +55,7 @@ class Job:
     number: int
     start: int
     stop: int
-    turn: int
+    slot: int
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class OpenReader(Command):
     number: int
     sets: tuple[tuple[int, ...], ...]
     kinds: tuple[Kind, ...]
-    sources: tuple[Any, ...]
+    sources: tuple[object, ...]
     orders: Batches
     sort: bool
 
@@ -97,11 +96,11 @@ class OpenReader(Command):
         arrays = home.expose(made)[comm.leader]
         for number, array in zip(itertools.chain(*self.sets), arrays, strict=True):
             member.on_node.scattered_rows[number] = array, lo
-        turns = [tuple(arrays[i : i + len(shapes)]) for i in range(0, len(arrays), len(shapes))]
+        slots = [tuple(arrays[i : i + len(shapes)]) for i in range(0, len(arrays), len(shapes))]
         reader = None
         if leads:
             found = [Source(s, i, self.orders.n) for i, s in enumerate(self.sources)]
-            reader = NodeReader(found, self.orders, self.sort, turns)
+            reader = NodeReader(found, self.orders, self.sort, slots)
         member.installed.keep(self.number, NodePart(reader, self.sets))
         comm.barrier()
 
@@ -127,7 +126,7 @@ class ReadAhead(Command):
                     part.reader.ask(job, share(member, job.stop - job.start))
             part.reader.take(self.taken)
         first = share(member, self.taken.stop - self.taken.start)[0]
-        for number in part.sets[self.taken.turn]:
+        for number in part.sets[self.taken.slot]:
             member.on_node.scattered_rows[number] = member.on_node.scattered_rows[number][0], first
 
 
@@ -154,12 +153,12 @@ class NodeReader:
         sources: Sequence[Source],
         orders: Batches,
         sort: bool,
-        turns: Sequence[tuple[np.ndarray, ...]],
+        slots: Sequence[tuple[np.ndarray, ...]],
     ) -> None:
         self._sources = sources
         self._orders = orders
         self._sort = sort
-        self._turns = turns
+        self._slots = slots
         self._todo: queue.SimpleQueue[tuple[Job, tuple[int, int]]] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Job, BaseException | None]] = queue.SimpleQueue()
         self._lock = threading.Lock()  # for a thread that starts, or ends
@@ -224,7 +223,7 @@ class NodeReader:
         if lo == hi:
             return
         rows = self._order[job.start + lo : job.start + hi]
-        targets = [array[: hi - lo] for array in self._turns[job.turn]]
+        targets = [array[: hi - lo] for array in self._slots[job.slot]]
         where = f"batch {job.number + 1} of epoch {job.epoch + 1}"
         self._place(read_batch(self._sources, rows, self._sort, targets, where), targets, where)
 
@@ -283,10 +282,10 @@ class NodeSets:
             tuple(
                 [
                     NodeRows(group, np.dtype(kind), (rows, *row), number, None)
-                    for number, (row, kind) in zip(turn, kinds, strict=True)
+                    for number, (row, kind) in zip(slot, kinds, strict=True)
                 ]
             )
-            for turn in numbers
+            for slot in numbers
         ]
 
     def loop(self, walk: EpochWalk) -> NodeLoop:
@@ -330,15 +329,15 @@ class NodeLoop:
         what = f"Loader: batch {number + 1} of epoch {self._walk.epoch + 1}"
         self._sets.group.run(ReadAhead(self._sets.number, asked, job), what)
         self.rows = self._walk.rows(number)
-        turn = self._sets.sets[job.turn]
+        slot = self._sets.sets[job.slot]
         lo, hi = share(self._sets.group.member, job.stop - job.start)
-        for rows in turn:
+        for rows in slot:
             rows.resize(job.stop - job.start, hi - lo)
-        return turn
+        return slot
 
     def _job(self, number: int) -> Job:
-        turn = number % self._sets.count
-        return Job(self._number, self._walk.epoch, number, *self._walk.span(number), turn)
+        slot = number % self._sets.count
+        return Job(self._number, self._walk.epoch, number, *self._walk.span(number), slot)
 
 
 def _kind_of(source: Source) -> Kind:

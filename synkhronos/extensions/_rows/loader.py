@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -100,7 +100,7 @@ class Loader(ProcessBound):
     @options_checked
     def __init__(
         self,
-        sources: Any,
+        sources: object,
         batches: Batches,
         sort: bool = False,
         prefetch: int = 2,
@@ -152,7 +152,7 @@ class Loader(ProcessBound):
         if loop is not None and not loop.stop():
             self._sets.drop()
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         self._group.check("Loader")
         self.close()
         walk = self.batches.walk()

@@ -22,7 +22,6 @@ import queue
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -197,7 +196,7 @@ def _read_all(
 
 
 def _placed(
-    found: Any, rows: int, target: np.ndarray | None, order: np.ndarray | None
+    found: object, rows: int, target: np.ndarray | None, order: np.ndarray | None
 ) -> np.ndarray | None:
     """Copy rows to their target, or return them if the consumer has to copy them."""
     array = np.asarray(found)

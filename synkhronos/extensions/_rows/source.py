@@ -60,12 +60,12 @@ class Source:
         if self._file is not None and not self._file.closed:
             self._file.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
 
-    def reading(self) -> AbstractContextManager[Any]:
+    def reading(self) -> AbstractContextManager[object]:
         """A context in which it may keep files open from one read to the next."""
         reading = None if self._function else getattr(self.given, "reading", None)
         return contextlib.nullcontext() if reading is None else reading()
 
-    def read(self, rows: np.ndarray, out: np.ndarray | None) -> Any:
+    def read(self, rows: np.ndarray, out: np.ndarray | None) -> object:
         """Read these rows, into `out` if that is possible."""
         if self._function:
             return self.given(rows)
@@ -85,7 +85,7 @@ class Source:
         return self.given[rows]
 
 
-def _mapping(array: Any) -> mmap.mmap | None:
+def _mapping(array: object) -> mmap.mmap | None:
     """The mapped file that an array is a view of; None if it is not."""
     while isinstance(array, np.ndarray):
         array = array.base

@@ -22,12 +22,11 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._checks import check_integer, check_word, options_checked, or_none, shown
@@ -49,6 +48,7 @@ from synkhronos._host import files
 from synkhronos._warnings import warn
 from synkhronos.extensions._apart.points import Point
 from synkhronos.extensions._rows.batches import Batches
+from synkhronos.extensions._saving.named_variables import Saved, check_array, named_variables
 from synkhronos.extensions._saving.random_streams import fetch_states, rebuild, set_states
 from synkhronos.extensions._step.training_function import TrainingFunction
 
@@ -61,8 +61,6 @@ _SHOWN = 5  # names in a message
 _LOCK_SECONDS = 300.0  # that a save waits for that of another process; the largest take minutes
 _LOOK_SECONDS = 0.01
 _ERRNO = re.compile(r"os error ([0-9]+)")
-
-type Variables = Mapping[str, SharedVariable] | Sequence[SharedVariable] | TrainingFunction
 
 
 class Checkpoints(ProcessBound):
@@ -123,7 +121,7 @@ class Checkpoints(ProcessBound):
     def __init__(
         self,
         folder: str | os.PathLike[str],
-        variables: Variables,
+        variables: Saved,
         batches: Batches | None = None,
         keep: int | None = 3,
     ) -> None:
@@ -138,7 +136,7 @@ class Checkpoints(ProcessBound):
         self._owner = "this Checkpoints" if train is None else "this training function"
         self.batches = batches
         self.keep = or_none(check_integer, "keep", keep, 1)
-        named = _named(variables)
+        named = named_variables(variables)
         self._streams = {n: v for n, v in named.items() if isinstance(v.type, RandomType)}
         self._values = {n: v for n, v in named.items() if n not in self._streams}
         self._by_node = set[str]()
@@ -147,7 +145,7 @@ class Checkpoints(ProcessBound):
             self._by_node = {n for n, v in named.items() if v in train.by_node}
             self._collect = train.collect
         for name, variable in self._values.items():
-            _check_array(name, variable)
+            check_array(name, variable)
         self._said: set[str] = set()
         self._under_way = False  # the folder's checkpoints are of this run
 
@@ -169,7 +167,7 @@ class Checkpoints(ProcessBound):
         """
         return [step for _, step, _ in self._listed()]
 
-    def save(self, step: int | Point, **meta: Any) -> Path:
+    def save(self, step: int | Point, **meta: object) -> Path:
         """Write a checkpoint; it replaces one of the same step.
 
         Parameters
@@ -512,7 +510,7 @@ class Checkpoints(ProcessBound):
         finally:
             os.close(descriptor)
 
-    def _write(self, step: int, arrays: dict[str, np.ndarray], body: dict[str, Any]) -> Path:
+    def _write(self, step: int, arrays: dict[str, np.ndarray], body: dict[str, object]) -> Path:
         self._clear()
         listed = self._listed()
         place = self.folder / f"step-{step:08d}"
@@ -625,7 +623,7 @@ class Checkpoints(ProcessBound):
             return place, body, arrays
         raise damaged[0]
 
-    def _read(self, place: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def _read(self, place: Path) -> tuple[dict[str, object], dict[str, np.ndarray]]:
         """Read a checkpoint whole, and check that it fits."""
         body = _read_meta(place)
         self._check_names(place, body)
@@ -718,11 +716,11 @@ def _check_streams(place: Path, body: dict[str, Any]) -> None:
                 raise _damaged(place, f"{name} is not the state of a generator ({exc!r})") from exc
 
 
-def _sealed(body: dict[str, Any]) -> str:
+def _sealed(body: dict[str, object]) -> str:
     return json.dumps({**body, "seal": _seal(body)}, indent=1)
 
 
-def _seal(body: dict[str, Any]) -> str:
+def _seal(body: dict[str, object]) -> str:
     return hashlib.blake2b(json.dumps(body, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
@@ -768,67 +766,6 @@ def _names(found: Iterable[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _named(variables: Variables) -> dict[str, SharedVariable]:
-    """The variables by the names that they have in files."""
-    pairs: list[tuple[str | None, SharedVariable]]
-    if isinstance(variables, Mapping):
-        pairs = list(variables.items())
-    elif isinstance(variables, TrainingFunction):
-        pairs = list(_parts_of(variables))
-    elif isinstance(variables, list | tuple):
-        pairs = [(getattr(v, "name", None), v) for v in variables]
-    else:
-        raise InputTypeError(
-            f"Checkpoints: {shown(variables)} is not a list or dict of shared variables, and not a "
-            "train function"
-        )
-    wrong = [v for _, v in pairs if not isinstance(v, SharedVariable)]
-    if wrong:
-        raise InputTypeError(f"Checkpoints: {shown(wrong)} are not shared variables")
-    nameless = [i for i, (n, _) in enumerate(pairs) if not isinstance(n, str) or not n]
-    if nameless:
-        raise InputError(
-            f"Checkpoints: the variables at {nameless} have no name: name them, or give a dict"
-        )
-    names = [n for n, _ in pairs if n]
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice or "__metadata__" in names:
-        raise InputError(
-            f"Checkpoints: several variables are named {twice or '__metadata__'}, but names in a "
-            "file are unique: rename them, or give a dict"
-        )
-    if len({v for _, v in pairs}) < len(pairs):
-        raise InputError("Checkpoints: a variable is listed twice")
-    return {n: v for n, v in pairs if n}
-
-
-def _parts_of(train: TrainingFunction) -> Iterator[tuple[str, SharedVariable]]:
-    """The variables of a train function by name; unnamed ones by their position."""
-    parts = {
-        "params": train.params,
-        "state": train.state,
-        "streams": train.streams,
-        "settings": train.settings,
-    }
-    places: dict[SharedVariable, str] = {}
-    for part, variables in parts.items():
-        for i, variable in enumerate(variables):
-            places.setdefault(variable, f"{part}.{i}")
-    names = [v.name for v in places]
-    for variable, place in places.items():
-        own = variable.name
-        yield (own if own and names.count(own) == 1 else place), variable
-
-
-def _check_array(name: str, variable: SharedVariable) -> None:
-    value = np.asarray(variable.get_value(borrow=True))
-    if value.dtype.kind not in "biufc":
-        raise InputTypeError(
-            f"Checkpoints: the value of {name} ({variable.type}) is not an array of numbers, and "
-            "not a random generator"
-        )
-
-
 def _safetensors() -> tuple[Any, type[Exception]]:
     """The safetensors library, and its error class."""
     try:
@@ -847,7 +784,7 @@ def _group() -> Group | None:
         return None
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} cannot be JSON")

@@ -69,7 +69,7 @@ def fetch_states(group: Group | None, variables: Sequence[Any]) -> list[tuple[st
     """
     if group is None or not variables:
         return [tuple([describe(v.get_value(borrow=True)) for v in variables])]
-    with group.runner.turn("save"):
+    with group.runner.reserved("save"):
         known = share_variables(group, variables)
         entries = [known[v] for v in variables]
         command = FetchStates(tuple([e.number for e in entries]), new=new_values(entries))
@@ -92,7 +92,7 @@ def set_states(
         for variable, text in zip(variables, states[0], strict=True):
             variable.set_value(rebuild(text), borrow=True)
         return
-    with group.runner.turn("restore"):
+    with group.runner.reserved("restore"):
         known = share_variables(group, variables)
         numbers = tuple([known[v].number for v in variables])
         command = SetStates(numbers, tuple([tuple(row) for row in states]))
@@ -137,13 +137,13 @@ def _seeds(state: dict[str, Any] | None) -> np.random.SeedSequence:
     return np.random.SeedSequence(**state)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> object:
     if isinstance(value, np.ndarray):
         return {"array": value.tolist(), "dtype": value.dtype.name}
     return value.item()
 
 
-def _array(found: dict[str, Any]) -> Any:
+def _array(found: dict[str, object]) -> object:
     if found.keys() == {"array", "dtype"}:
         if found["dtype"] not in _DTYPES:
             raise ValueError(f"{found['dtype']} in the state of a generator")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -112,7 +111,7 @@ def check_votes(member: Member, compared: list[Entry], equal: list[bool]) -> Non
         )
 
 
-def has_nan(value: Any) -> bool:
+def has_nan(value: object) -> bool:
     """Whether a value may hold NaN."""
     return np.asarray(value).dtype.kind in "fc"
 

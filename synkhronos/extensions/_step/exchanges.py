@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any
 
 from synkhronos._checks import Checked, check_flag, check_integer, check_number, check_word, shown
 from synkhronos._errors import DeprecatedWarning, InputError, InputTypeError
@@ -139,7 +138,7 @@ class HalfPrecision(Exchange):
         check_integer(*self._given("seed"), 0)
 
 
-def exchange_of(exchange: Any, compress: Any) -> Exchange | None:
+def exchange_of(exchange: object, compress: object) -> Exchange | None:
     """The exchange that `exchange=` and `compress=` of a training function describe."""
     if compress not in (None, *FORMATS):
         raise InputError(f'compress={shown(compress)}: use exchange=HalfPrecision("fp16")')

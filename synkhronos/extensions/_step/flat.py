@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
@@ -41,8 +40,8 @@ class FlatRecipe:
     buckets: tuple[Bucket, ...]
     owners: tuple[int, ...]
     members: int
-    mode: Any
-    config: dict[str, Any]
+    mode: object
+    config: dict[str, object]
     exchange: Exchange | None = None
     kept: tuple[SharedVariable, ...] = ()
 
@@ -68,8 +67,8 @@ def lay_out(
     partition: Partition,
     shapes: dict[SharedVariable, tuple[int, ...]],
     members: int,
-    mode: Any,
-    config: dict[str, Any],
+    mode: object,
+    config: dict[str, object],
     exchange: Exchange | None = None,
     kept: tuple[SharedVariable, ...] = (),
 ) -> FlatRecipe:
@@ -78,18 +77,20 @@ def lay_out(
     def size(unit: int, k: int) -> int:
         return int(np.prod(shapes[partition.units[unit].everything[k]], dtype=np.int64))
 
-    turns = itertools.count()
+    numbers = itertools.count()
     buckets = [
         bucket(
             [(u.unit, partition.units[u.unit].params[0], size(u.unit, 0)) for u in loop.uses],
             members,
-            next(turns),
+            next(numbers),
         )
         for loop in partition.loops
     ]
     for whole in partition.whole_updates:
         for k, param in enumerate(partition.units[whole.unit].params):
-            buckets.append(bucket([(whole.unit, param, size(whole.unit, k))], members, next(turns)))
+            buckets.append(
+                bucket([(whole.unit, param, size(whole.unit, k))], members, next(numbers))
+            )
     sizes = [
         sum(size(w.unit, k) for k in range(len(partition.units[w.unit].params)))
         for w in partition.whole_updates

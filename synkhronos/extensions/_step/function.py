@@ -96,11 +96,11 @@ class TrainFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
     @retried
     def __call__(
         self,
-        *args: Any,
-        batch: Any = None,
+        *args: object,
+        batch: object = None,
         num_slices: int | str = 1,
         timeout: float | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Make one step.
 
@@ -140,11 +140,11 @@ class TrainFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
         `exchange` says: by default each element once, and its sum.
         """
         asked = self._planned.request(args, kwargs, batch, num_slices)
-        with self.group.runner.turn("train", timeout):
-            return self.step_in_turn(asked)
+        with self.group.runner.reserved("train", timeout):
+            return self.step_reserved(asked)
 
-    def step_in_turn(self, asked: Request) -> Any:
-        """As a call, inside of a turn of the group."""
+    def step_reserved(self, asked: Request) -> object:
+        """As a call, while the runner is reserved."""
         group, made = self.group, self._planned
         group.runner.wake()
         group.runner.check_idle("train")

@@ -43,8 +43,10 @@ class Fused:
     ) -> None:
         self._replica = replica
         own = replica.recipe
-        extra: list[Any] = [own.outputs[i] for i in call.extra]
-        whole: list[tuple[Any, Any]] = list(zip(recipe.places, extra[len(partials) :], strict=True))
+        extra: list[object] = [own.outputs[i] for i in call.extra]
+        whole: list[tuple[Any, object]] = list(
+            zip(recipe.places, extra[len(partials) :], strict=True)
+        )
         whole += [(recipe.leaves[i], v) for (i, _), v in zip(partials, extra, strict=False)]
         pieces: dict[Variable, Variable] = {
             place: place.type.filter_variable(value, allow_convert=True) for place, value in whole
@@ -101,7 +103,7 @@ class Fused:
         return [v.container.storage[0] for v in self._others]
 
     def __call__(
-        self, arguments: Sequence[Any], values: Sequence[Any], leaves: Sequence[np.ndarray]
+        self, arguments: Sequence[object], values: Sequence[object], leaves: Sequence[np.ndarray]
     ) -> Any:
         """Compute outputs, then new values, which take over the memory of `values`."""
         scalars = [leaves[i] for i in self._scalars]

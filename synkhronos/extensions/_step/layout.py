@@ -109,7 +109,7 @@ class Bucket:
         return found
 
 
-def bucket(units: Sequence[tuple[int, int, int]], members: int, turn: int) -> Bucket:
+def bucket(units: Sequence[tuple[int, int, int]], members: int, number: int) -> Bucket:
     """Lay (unit, param, size) out; a small bucket goes to one member, in turn.
 
     >>> b = bucket([(0, 0, 100), (1, 1, 5000)], 2, 0)
@@ -121,7 +121,7 @@ def bucket(units: Sequence[tuple[int, int, int]], members: int, turn: int) -> Bu
         placements.append(ParameterPlacement(unit, param, at, size))
         at += -(-size // ALIGN) * ALIGN
     if at < _ALONE_BELOW:
-        owner = turn % members
+        owner = number % members
         borders = tuple(0 if r <= owner else at for r in range(members + 1))
     else:
         borders = tuple(n * ALIGN for n in edges(at // ALIGN, members))

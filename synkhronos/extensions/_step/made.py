@@ -45,7 +45,7 @@ class Rows(ABC):
     fixed: tuple[Data, ...] | None
 
     @abstractmethod
-    def __iter__(self) -> Iterator[tuple[tuple[Any, ...], Any, int]]:
+    def __iter__(self) -> Iterator[tuple[tuple[object, ...], object, int]]:
         """The inputs of each step, the batch of them, and its number of rows."""
 
     @abstractmethod

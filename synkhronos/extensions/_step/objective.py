@@ -58,7 +58,7 @@ class Objective:
 
 
 def objective(
-    loss: Any,
+    loss: Variable,
     params: Sequence[SharedVariable],
     rows: Sequence[Variable],
     reduction: str | None,
@@ -86,7 +86,7 @@ def objective(
     return Objective(True, gradients(loss, params, params), ())
 
 
-def _apart(loss: Any, params: Sequence[SharedVariable], proof: Proof) -> Objective | None:
+def _apart(loss: Variable, params: Sequence[SharedVariable], proof: Proof) -> Objective | None:
     if any(p.reduction not in ("avg", "sum") for p in proof.partials):
         return None
     if proof.finished is None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from synkhronos._api.advice import Timing
+from synkhronos._api.data import Data
 from synkhronos._api.request import Request
 from synkhronos.extensions._step.planned import Planned
 
@@ -43,7 +44,7 @@ class OfOnePlan:
         oversize: float = 1.0,
         minibatch: bool | Sequence[bool] = False,
         **kwargs: Any,
-    ) -> Any:
+    ) -> Data | tuple[Data, ...]:
         """Make one Data for each input, as `synkhronos.Function.build_inputs` does.
 
         Parameters

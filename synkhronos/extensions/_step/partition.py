@@ -434,7 +434,7 @@ class _Partitioner:
         values = tuple(memo[v] for v in self.units[unit].variables)
         scalars: dict[int, Variable] = {}
         made: list[Variable] = []
-        v: Any
+        v: Variable
         for v in outputs:
             if _is_total(v.owner) and self.kind[v] == _FIXED and not targets:
                 inner = self._as_vector(v.owner.inputs[0], memo, scalars)

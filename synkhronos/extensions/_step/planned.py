@@ -175,7 +175,7 @@ class Planned:
         return self._member is self.function.runner.member
 
     def request(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, slices: int | str
+        self, args: tuple[object, ...], kwargs: dict[str, object], batch: object, slices: int | str
     ) -> Request:
         """The user's request for a step, noted for a warning of rows that repeat."""
         if kwargs or len(args) > self.n_inputs:
@@ -184,12 +184,12 @@ class Planned:
             self.same_rows.note(self.function.what, args, kwargs, batch)
         return Request(args, kwargs, batch=batch, slices=slices)
 
-    def call(self, asked: Request) -> Any:
+    def call(self, asked: Request) -> object:
         """Compute in all members; returns the loss, with outputs a list of it and these."""
         found = self.function.call(asked, self._command_of)
         return found[0] if len(found) == 1 else found
 
-    def data_of(self, given: Sequence[Any], what: str) -> list[tuple[Any, Data]]:
+    def data_of(self, given: Sequence[object], what: str) -> list[tuple[Any, Data]]:
         """The inputs with rows, and their Data; raise if one is anything else."""
         found = []
         plan = self.plan.function
@@ -211,7 +211,7 @@ class Planned:
         """Compute the gradients of the loss over all rows, as `OfOnePlan.gradients` does."""
         kinds = self.function.plan.recipe.reductions
         args, kwargs, batch = arranged(args, kwargs, batch, self.n_inputs, self._aliases)
-        with self.group.runner.turn("train.gradients"):
+        with self.group.runner.reserved("train.gradients"):
             call = self.function.make(Request(args, kwargs, batch=batch, slices=num_slices))
             every = replace(
                 call,
@@ -229,7 +229,7 @@ class Planned:
         return self._finished(values[:n], reduced, self.function.arguments.bind(args, kwargs))
 
     def _finished(
-        self, partials: list[Any], reduced: list[Any], given: list[Any]
+        self, partials: list[object], reduced: list[object], given: list[object]
     ) -> list[np.ndarray]:
         """The factor and the direct terms of the gradient, in the master."""
         goal = self.plan.goal
@@ -256,7 +256,7 @@ class Planned:
         force_cast: bool,
         oversize: float,
         minibatch: bool | Sequence[bool],
-    ) -> Any:
+    ) -> Data | tuple[Data, ...]:
         """Make one Data for each input, as `OfOnePlan.build_inputs` does."""
         args, kwargs = by_position(args, kwargs, self._aliases)
         return self.function.build_inputs(args, kwargs, force_cast, oversize, minibatch)
@@ -274,17 +274,19 @@ class Planned:
     def timed(self, asked: Request) -> tuple[str, int | None, Timing]:
         """Measure a step for `synk.advise`; changes no variable."""
         function = self.function
-        with self.group.runner.turn("train"), function.telling("measuring"):
+        with self.group.runner.reserved("train"), function.telling("measuring"):
             parts = TimedParts(function, asked)
             plain = self._plain_update(asked.args, asked.kwargs)
             return function.what, parts.rows, parts.timing(None, plain)
 
-    def _plain_update(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+    def _plain_update(
+        self, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> Callable[[], object]:
         """A function that updates copies of parameters and states in place, in plain PyTensor."""
         rule, recipe = self.plan.rule, self.function.plan.recipe
         given = self.function.arguments.bind(args, kwargs)
         values = dict(zip(self.function.plan.inputs, given, strict=True))
-        leaves: list[Any] = [v for v in rule.leaves if not isinstance(v, SharedVariable)]
+        leaves: list[Variable] = [v for v in rule.leaves if not isinstance(v, SharedVariable)]
         changed: dict[Variable, Variable] = {v: v.type() for v, _ in rule.updates}
         new = clone_replace([v for _, v in rule.updates], replace=list(changed.items()))
         with configured(recipe.config):
@@ -296,10 +298,10 @@ class Planned:
         copies = [np.array(v.container.storage[0]) for v, _ in rule.updates]
         return functools.partial(update, *gradients, *scalars, *copies)
 
-    def post_leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def post_leaves(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Write the values of the rule's scalars where all members read them."""
         partials = {leaf for leaf, _ in self.partials}
-        given: list[Any] = []
+        given: list[object] = []
         for i, leaf in enumerate(self.plan.partition.leaves):
             if i in partials:
                 continue
@@ -314,7 +316,7 @@ class Planned:
     def install(
         self,
         variables: Sequence[SharedVariable],
-        recipe: Callable[[], Any],
+        recipe: Callable[[], object],
         command: Callable[[bytes, int], Command],
     ) -> None:
         """Make variables and the update known to all members.
@@ -334,7 +336,7 @@ class Planned:
     def _install(
         self,
         variables: Sequence[SharedVariable],
-        recipe: Any,
+        recipe: object,
         command: Callable[[bytes, int], Command],
     ) -> None:
         group = self.group
@@ -344,7 +346,7 @@ class Planned:
         distribute_in(group, (self.function,))
         registry = group.member.variables
 
-        def numbered(obj: Any) -> int | None:
+        def numbered(obj: object) -> int | None:
             entry = registry.find(obj) if isinstance(obj, SharedVariable) else None
             return None if entry is None else entry.number
 
@@ -396,8 +398,12 @@ class Planned:
 
 
 def arranged(
-    args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, n: int, aliases: Sequence[str]
-) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    batch: object,
+    n: int,
+    aliases: Sequence[str],
+) -> tuple[tuple[Any, ...], dict[str, object], object]:
     """Inputs by position where `aliases` name them, and the batch where it follows n inputs."""
     args, kwargs = by_position(args, kwargs, aliases)
     if len(args) == n + 1 and batch is None:
@@ -407,8 +413,8 @@ def arranged(
 
 
 def by_position(
-    args: tuple[Any, ...], kwargs: dict[str, Any], aliases: Sequence[str]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args: tuple[object, ...], kwargs: dict[str, object], aliases: Sequence[str]
+) -> tuple[tuple[object, ...], dict[str, object]]:
     """Inputs by position where `aliases` name them."""
     for i, name in enumerate(aliases):
         if len(args) == i and name in kwargs:

@@ -56,7 +56,7 @@ class Resident(Kept):
         recipe: ResidentRecipe,
         entries: list[Entry],
         leaves: list[np.ndarray],
-        owned: dict[int, Any],
+        owned: dict[int, object],
     ) -> None:
         self.recipe = recipe
         self.entries = entries
@@ -87,13 +87,13 @@ class Resident(Kept):
             at = 0
             for i in members:
                 piece: Any = flats[dtype][at : at + self._sizes[i]].reshape(recipe.of_places[i])
-                place: Any = recipe.places[i]
+                place: Variable = recipe.places[i]
                 typed = pt.cast(piece, dtype)
                 pieces[place] = place.type.filter_variable(typed, allow_convert=True)
                 at += self._sizes[i]
         changed = [v for v, _ in recipe.updates]
         values: list[Any] = [v.type() for v in changed]
-        leaves: list[Any] = [v.type() for v in recipe.leaves]
+        leaves: list[Variable] = [v.type() for v in recipe.leaves]
         replace = pieces | dict(zip(recipe.leaves, leaves, strict=True))
         replace |= dict(zip(changed, values, strict=True))
         new = clone_replace([v for _, v in recipe.updates], replace=list(replace.items()))
@@ -127,7 +127,7 @@ class Resident(Kept):
                     entry.lent, entry.view = entry.view, None
         jax_backend.ready(copies)  # until then JAX reads the host's memory
 
-    def flat(self, gradients: Sequence[Any] | None, weight: float) -> list[Any]:
+    def flat(self, gradients: Sequence[object] | None, weight: float) -> list[object]:
         """This member's gradients times its weight, one after the other; zeros without rows."""
         if gradients is None:
             return [
@@ -140,7 +140,7 @@ class Resident(Kept):
         ]
 
     @contextlib.contextmanager
-    def taken(self) -> Iterator[list[Any]]:
+    def taken(self) -> Iterator[list[object]]:
         """The values, to be overwritten; a failure before the first write leaves them intact."""
         values = {entry.number: self._owned.pop(entry.number) for entry in self.entries}
         try:
@@ -164,13 +164,13 @@ class Resident(Kept):
                 member.changes.in_place = ()
             raise
 
-    def keep(self, new: Sequence[Any]) -> None:
+    def keep(self, new: Sequence[object]) -> None:
         """Store the new values, once they are computed."""
         jax_backend.ready(new)
         for entry, value in zip(self.entries, new, strict=True):
             entry.storage[0] = self._owned[entry.number] = value
 
-    def apply(self, flat: Sequence[Any], leaves: Sequence[np.ndarray]) -> None:
+    def apply(self, flat: Sequence[object], leaves: Sequence[np.ndarray]) -> None:
         """Overwrite all values by the new ones."""
         with jax_backend.wide(), self.taken() as values:
             self.keep(self._update(*flat, *values, *leaves))
@@ -218,7 +218,7 @@ class MakeEqual(Collective):
 class ResidentStep(Step):
     """A training step in one round: gradients, their sum over members, the same update in all."""
 
-    def run(self, member: Member) -> Any:
+    def run(self, member: Member) -> object:
         """Compute, sum, update."""
         update = member.installed.of(Resident, self.update)
         clock = member.measured.clocks[self.update].mine
@@ -253,7 +253,7 @@ class ResidentStep(Step):
             clock.stop(WAIT, part.rows if rows else 0)
         return contribution
 
-    def _alone(self, member: Member, update: Resident, clock: Stopwatch) -> Any:
+    def _alone(self, member: Member, update: Resident, clock: Stopwatch) -> object:
         """The step of a group of one: one program that computes and updates."""
         part = part_of(self.call, member)
         update.own()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
@@ -31,7 +30,7 @@ class UpdateRule:
     params: tuple[SharedVariable, ...]
     leaves: tuple[Variable, ...] = ()
 
-    def recipe(self, mode: Any, config: dict[str, Any]) -> ResidentRecipe:
+    def recipe(self, mode: object, config: dict[str, object]) -> ResidentRecipe:
         """The recipe for members whose parameters lie in GPU memory."""
         shapes = [tuple(np.shape(v.get_value(borrow=True))) for v in self.params]
         changed = [tuple(np.shape(v.get_value(borrow=True))) for v, _ in self.updates]
@@ -63,8 +62,8 @@ class ResidentRecipe:
     leaves: tuple[Variable, ...]
     of_places: tuple[tuple[int, ...], ...]
     shapes: tuple[tuple[int, ...], ...]
-    mode: Any
-    config: dict[str, Any]
+    mode: object
+    config: dict[str, object]
 
     @property
     def dtypes(self) -> list[str]:

@@ -32,9 +32,9 @@ class SameRows:
         self._inputs = inputs
         self._told: list[bool] = []
         self._ids: tuple[int, ...] = ()
-        self._found: list[Callable[[], Any]] = []
+        self._found: list[Callable[[], object]] = []
         self._samples: list[bytes] = []
-        self._batch: Any = None
+        self._batch: object = None
         self._calls = 0
 
     def share(self, others: Iterable[SameRows]) -> None:
@@ -42,7 +42,9 @@ class SameRows:
         for other in others:
             other._told = self._told
 
-    def note(self, what: str, args: Sequence[Any], kwargs: Mapping[str, Any], batch: Any) -> None:
+    def note(
+        self, what: str, args: Sequence[object], kwargs: Mapping[str, object], batch: object
+    ) -> None:
         """Count a call with an integer batch."""
         if self._told:
             return
@@ -55,12 +57,12 @@ class SameRows:
             self._warn(what, given, batch)
             self._calls = 0
 
-    def _begin(self, given: Sequence[Any], ids: tuple[int, ...], batch: Any) -> None:
+    def _begin(self, given: Sequence[object], ids: tuple[int, ...], batch: object) -> None:
         self._ids, self._batch, self._calls = ids, batch, 0
         self._found = [_reference(value) for value in given]
         self._samples = [_sample(value) for value in given]
 
-    def _warn(self, what: str, given: Sequence[Any], batch: Any) -> None:
+    def _warn(self, what: str, given: Sequence[object], batch: Any) -> None:
         # an id alone may be that of a new object, in the memory of one that is gone
         same = all(ref() is value for ref, value in zip(self._found, given, strict=True))
         rows = max(map(_length, given), default=0)
@@ -78,7 +80,7 @@ class SameRows:
         )
 
 
-def _reference(value: Any) -> Callable[[], Any]:
+def _reference(value: object) -> Callable[[], object]:
     """A function that returns the object while it exists; arrays are not kept alive."""
     try:
         return weakref.ref(value)
@@ -86,13 +88,13 @@ def _reference(value: Any) -> Callable[[], Any]:
         return lambda: value
 
 
-def _sample(value: Any) -> bytes:
+def _sample(value: object) -> bytes:
     """The first elements: others show that the script has written other rows there."""
     known = isinstance(value, np.ndarray | Data)
     return np.asarray(value).flat[:_SAMPLE].tobytes() if known else b""
 
 
-def _length(value: Any) -> int:
+def _length(value: object) -> int:
     shape = getattr(value, "shape", None)
     if shape is None:
         return len(value) if isinstance(value, list | tuple) else 0

@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
 from synkhronos._api.report import Report
+from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.group import Group
 from synkhronos.extensions._step.made import Made, Rows
 from synkhronos.extensions._step.planned import Planned
@@ -50,7 +51,7 @@ class TrainingFunction(ABC):
 
     group: Group
     name: str
-    mode: Any
+    mode: ModeLike
     inputs: list[Variable]
     params: list[SharedVariable]
     state: list[SharedVariable]

@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 from pytensor.compile.io import In
 from pytensor.compile.mode import get_mode
 from pytensor.graph.basic import Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.traversal import ancestors
@@ -166,7 +167,7 @@ class FlatUpdate(Kept):
         inputs: list[Any],
         outputs: Sequence[Variable],
         replace: dict[Variable, Variable],
-        mode: Any = None,
+        mode: object = None,
     ) -> Any:
         """Compile, with the rule's leaves as the last inputs."""
         places = {v: v.type() for v in self.recipe.partition.leaves}
@@ -199,14 +200,14 @@ class FlatUpdate(Kept):
         if self._members == 1 or self._members > _FUSED:
             g = gradient.type()
             return [g], [], g
-        gradients: list[Any] = [gradient.type() for _ in range(self._members)]
+        gradients: list[Variable] = [gradient.type() for _ in range(self._members)]
         weights: list[Any] = [pt.scalar(dtype=gradient.type.dtype) for _ in gradients]
         total = gradients[0] * weights[0]
         for g, w in zip(gradients[1:], weights[1:], strict=True):
             total = total + g * w
         return gradients, weights, total
 
-    def _call(self, function: Any, loop: Loop, use: Use, at: int, segment: Segment) -> _Call:
+    def _call(self, function: object, loop: Loop, use: Use, at: int, segment: Segment) -> _Call:
         lo, hi = segment.lo, segment.hi
         values = [v[lo:hi] for v in self._buckets[at]]
         gradients = [g[at][lo:hi] for g in self._gradients]
@@ -252,7 +253,7 @@ class FlatUpdate(Kept):
             outputs += [v for _, v in partition.states]
         return numbers, self._small(partition.totals[:have], outputs) if outputs else None
 
-    def _small(self, totals: Sequence[Variable], outputs: list[Variable]) -> Any:
+    def _small(self, totals: Sequence[Variable], outputs: list[Variable]) -> object:
         """A function of a few scalars; compiling it would cost more than it saves."""
         places = {v: v.type() for v in self.recipe.partition.leaves}
         function = pytensor.function(
@@ -264,13 +265,13 @@ class FlatUpdate(Kept):
         function.trust_input = True
         return function
 
-    def _whole(self, whole: WholeUpdate) -> Any:
+    def _whole(self, whole: WholeUpdate) -> object:
         unit = self.recipe.partition.units[whole.unit]
         places: dict[Variable, Variable] = {v: v.type() for v in unit.everything}
         inputs = [*whole.gradients, *places.values(), *whole.scalars]
         return self._function(inputs, whole.outputs, places)
 
-    def publish(self, gradients: Sequence[Any] | None) -> list[np.ndarray] | None:
+    def publish(self, gradients: Sequence[object] | None) -> list[np.ndarray] | None:
         """Copy the gradients that other members read to this member's flat vectors.
 
         Returns the gradients as flat arrays, for the pieces that only this member reads. Without
@@ -374,7 +375,7 @@ class FlatUpdate(Kept):
         if self._steps is not None and self._rank == 0:
             self._steps += 1
 
-    def _run(self, call: _Call, given: Inputs, scalars: dict[int, np.ndarray]) -> list[Any]:
+    def _run(self, call: _Call, given: Inputs, scalars: dict[int, np.ndarray]) -> list[object]:
         gradients = call.gradients
         s = call.segment
         if s.param is not None and given.flat is not None:
@@ -386,7 +387,7 @@ class FlatUpdate(Kept):
         elif self._members > 1:
             weights = [np.array(w, gradients[0].dtype) for w in given.weights]
         derived = [scalars[i] for i in call.scalars]
-        found: list[Any] = call.function(
+        found: list[object] = call.function(
             *gradients, *weights, *call.values, *derived, *given.leaves
         )
         return found
@@ -429,12 +430,12 @@ class FlatUpdate(Kept):
             views[k][...] = value
 
 
-def _host_mode(mode: Any) -> Any:
+def _host_mode(mode: object) -> object:
     """The mode of the update of shared memory: NUMBA instead of JAX, which cannot write to it."""
     return "NUMBA" if runs_jax(mode) else mode
 
 
-def _write(targets: Sequence[np.ndarray], values: Sequence[Any]) -> None:
+def _write(targets: Sequence[np.ndarray], values: Sequence[object]) -> None:
     """Write each value to its target; a value may lie in the memory of another target."""
     owned, at = [_address(t) for t in targets], [_address(v) for v in values]
     if at == owned:
@@ -459,11 +460,11 @@ class _Places(GraphRewriter):
     def apply(self, fgraph: Any) -> None:
         fgraph.update_mapping = self._places
 
-    def add_requirements(self, fgraph: Any) -> None:
+    def add_requirements(self, fgraph: FunctionGraph) -> None:
         pass
 
 
-def _in_place(mode: Any, places: dict[int, int]) -> Any:
+def _in_place(mode: object, places: dict[int, int]) -> object:
     """The mode, where outputs are written to the memory of these inputs if that is possible."""
     return get_mode(_host_mode(mode)).register((_Places(places), 50.4), (_Places({}), 50.9))
 
@@ -481,7 +482,7 @@ class _Unlocked:
         self.__array_interface__ = a.__array_interface__ | {"data": (_address(a), False)}
 
 
-def _flat(gradient: Any) -> np.ndarray:
+def _flat(gradient: object) -> np.ndarray:
     """A gradient as a 1-D array, without a copy if it is C-contiguous."""
     array = np.asarray(gradient)
     flat = array.reshape(-1)
@@ -508,7 +509,7 @@ class Step(ExtendedCall):
     average: bool
     partials: tuple[tuple[int, bool], ...]
 
-    def run(self, member: Member) -> Any:
+    def run(self, member: Member) -> object:
         """Compute gradients, publish them, update this member's chunks."""
         update = member.installed.of(FlatUpdate, self.update)
         clock = member.measured.clocks[self.update].mine
@@ -552,7 +553,7 @@ class Step(ExtendedCall):
         clock.lap(WAIT)
 
     def with_partials(
-        self, member: Member, given: list[np.ndarray], part: Part, values: Sequence[Any]
+        self, member: Member, given: list[np.ndarray], part: Part, values: Sequence[object]
     ) -> list[np.ndarray]:
         """The rule's scalars, and the reduced partial values of the loss."""
         leaves = list(given)
@@ -568,7 +569,7 @@ class Step(ExtendedCall):
                 leaves[leaf] = np.array(value, leaves[leaf].dtype)
         return leaves
 
-    def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[Any]:
+    def answer(self, member: Member, own: Any, reports: dict[int, object]) -> list[object]:
         """The call's answer."""
         return self.call.answer(member, own, reports)
 

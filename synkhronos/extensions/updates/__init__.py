@@ -28,9 +28,11 @@ import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.tensor.variable import TensorVariable
 
 import synkhronos.extensions.updates._rules as _rules
 from synkhronos._checks import check_options, shown
+from synkhronos._engine.graph_types import Variables
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions.updates._momentum import apply_momentum as apply_momentum
 from synkhronos.extensions.updates._momentum import (
@@ -80,12 +82,13 @@ __all__ = [
 
 Pairs = list[tuple[SharedVariable, Variable]]
 Clip = Callable[[list[Variable]], Sequence[Variable]]
+type OneOrMore = TensorVariable | list[TensorVariable]  # more if there are several dtypes
 
 
 class _Updates(NamedTuple):
     grad_updates: Pairs
     param_updates: Pairs
-    grad_shared: Any
+    grad_shared: object
 
 
 class Split(_Updates):
@@ -111,27 +114,27 @@ class SplitRule(Protocol):
     """A rule that returns a Split; `rule` is the same in Lasagne's form."""
 
     __name__: str
-    rule: Callable[..., Any]
+    rule: Callable[..., object]
 
     def __call__(
         self,
-        loss: Any,
+        loss: Variables,
         params: Sequence[SharedVariable],
-        *args: Any,
+        *args: object,
         clip: Clip | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Split:
         """Make the two lists of updates, as `split` does."""
         ...
 
 
 def split(
-    rule: Callable[..., Any],
-    loss: Any,
+    rule: Callable[..., object],
+    loss: Variables,
     params: Sequence[SharedVariable],
-    *args: Any,
+    *args: object,
     clip: Clip | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Split:
     """Split an update rule into gradient and update.
 
@@ -201,11 +204,11 @@ def split(
 
 
 def apply_rule(
-    rule: Callable[..., Any],
-    loss_or_grads: Any,
-    params: Sequence[Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    rule: Callable[..., object],
+    loss_or_grads: Variables,
+    params: Sequence[object],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
 ) -> Updates:
     """The updates of a rule in either form; arguments that it does not take are refused.
 
@@ -236,7 +239,7 @@ def apply_rule(
     return pairs(made, name)
 
 
-def rule_of(rule: Callable[..., Any]) -> Callable[..., Any]:
+def rule_of(rule: Callable[..., object]) -> Callable[..., object]:
     """The form ``rule(loss_or_grads, params, ...)`` of a rule in either form.
 
     Partial applications of rules (`functools.partial`) are rules too.
@@ -255,7 +258,7 @@ def rule_of(rule: Callable[..., Any]) -> Callable[..., Any]:
     return cast("Callable[..., Any]", getattr(rule, "rule", rule))
 
 
-def _name(rule: Any) -> str:
+def _name(rule: object) -> str:
     return (
         _name(rule.func)
         if isinstance(rule, functools.partial)
@@ -263,7 +266,7 @@ def _name(rule: Any) -> str:
     )
 
 
-def _clipped(clip: Clip, views: list[Any], params: Sequence[Any]) -> list[Any]:
+def _clipped(clip: Clip, views: list[Variable], params: Sequence[SharedVariable]) -> list[Variable]:
     found = clip(list(views))
     if not isinstance(found, list | tuple) or len(found) != len(views):
         raise InputError(
@@ -276,18 +279,18 @@ def _clipped(clip: Clip, views: list[Any], params: Sequence[Any]) -> list[Any]:
 # The rules that return a Split.
 
 
-def _as_split(rule: Callable[..., Any]) -> SplitRule:
+def _as_split(rule: Callable[..., object]) -> SplitRule:
     """The split form of a rule, with documentation of its own."""
 
     @functools.wraps(rule)
     def split_rule(
-        loss: Any = None,
-        params: Any = None,
-        *args: Any,
+        loss: Variables | None = None,
+        params: Sequence[SharedVariable] | None = None,
+        *args: object,
         clip: Clip | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Split:
-        if params is None:
+        if loss is None or params is None:
             name = f"updates.{rule.__name__}"
             raise InputTypeError(
                 f"{name} takes a loss and parameters first. A training function takes the rule and "
@@ -330,7 +333,7 @@ _EXAMPLE = """Examples
 """
 
 
-def _doc_of_split(rule: Callable[..., Any]) -> str:
+def _doc_of_split(rule: Callable[..., object]) -> str:
     """The rule's documentation with another first argument, result and example."""
     text = inspect.getdoc(rule) or ""
     sections = re.split(r"\n(?=\w+\n-{3,}\n)", text)
@@ -357,7 +360,10 @@ nadam = _as_split(_rules.nadam)
 
 
 def sgd_nonflat(
-    loss: Any, params: Sequence[SharedVariable], learning_rate: Hyper, clip: Clip | None = None
+    loss: Variables,
+    params: Sequence[SharedVariable],
+    learning_rate: Hyper,
+    clip: Clip | None = None,
 ) -> Split:
     """Gradient descent with one shared gradient for each parameter, as the original has it.
 
@@ -399,7 +405,7 @@ cast("Any", sgd_nonflat).rule = _rules.sgd
 # The original's helpers.
 
 
-def flatten_vars(variables: Sequence[Any]) -> Any:
+def flatten_vars(variables: Sequence[Variable]) -> TensorVariable:
     """Put variables behind one another in one vector.
 
     Parameters
@@ -438,7 +444,7 @@ def flatten_vars(variables: Sequence[Any]) -> Any:
     return pt.concatenate([v.flatten() for v in found])
 
 
-def unflatten_vars(flat_var: Any, variables: Sequence[SharedVariable]) -> list[Any]:
+def unflatten_vars(flat_var: object, variables: Sequence[SharedVariable]) -> list[Any]:
     """Read a vector as variables behind one another.
 
     Parameters
@@ -497,7 +503,9 @@ def vars_flat_size(variables: Sequence[SharedVariable]) -> int:
     return sum(int(np.prod(shape_of(v), dtype=np.int64)) for v in variables)
 
 
-def flat_unflat_grads(loss: Any, params: Sequence[SharedVariable]) -> tuple[Any, Any, list[Any]]:
+def flat_unflat_grads(
+    loss: Variables, params: Sequence[SharedVariable]
+) -> tuple[OneOrMore, OneOrMore, list[TensorVariable]]:
     """The gradient of `split`, for your own updates.
 
     Parameters
@@ -530,7 +538,9 @@ def flat_unflat_grads(loss: Any, params: Sequence[SharedVariable]) -> tuple[Any,
     return (shareds[0], flats[0], views) if len(shareds) == 1 else (shareds, flats, views)
 
 
-def nonflat_grads(loss: Any, params: Sequence[SharedVariable]) -> tuple[list[Any], list[Any]]:
+def nonflat_grads(
+    loss: Variables, params: Sequence[SharedVariable]
+) -> tuple[list[TensorVariable], list[TensorVariable]]:
     """Gradients, and a shared variable for each.
 
     Parameters
@@ -560,14 +570,16 @@ def nonflat_grads(loss: Any, params: Sequence[SharedVariable]) -> tuple[list[Any
     return _nonflat(loss, params, trainable(params))
 
 
-def _nonflat(loss: Any, params: Any, kept: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def _nonflat(
+    loss: Variables, params: Sequence[SharedVariable], kept: Sequence[SharedVariable]
+) -> tuple[list[Any], list[Any]]:
     grads = gradients(loss, params, kept)
     names = names_of(kept)
     return [zeros_like(p, f"{n}.grad") for p, n in zip(kept, names, strict=True)], grads
 
 
 def _flattened(
-    grads: Sequence[Any], params: Sequence[Any]
+    grads: Sequence[Variable], params: Sequence[Any]
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """A shared vector and its new value for each dtype, and a view for each parameter."""
     by_dtype: dict[str, list[int]] = {}

@@ -22,7 +22,7 @@ from synkhronos.extensions.updates._slots import (
 )
 
 
-def apply_momentum(updates: Any, params: Any = None, momentum: Hyper = 0.9) -> Any:
+def apply_momentum(updates: object, params: object = None, momentum: Hyper = 0.9) -> Any:
     """Add momentum to updates: ``velocity = momentum * velocity + step; param + velocity``.
 
     Parameters
@@ -61,7 +61,7 @@ def apply_momentum(updates: Any, params: Any = None, momentum: Hyper = 0.9) -> A
     return _with_velocity("apply_momentum", updates, params, momentum, ahead=False)
 
 
-def apply_nesterov_momentum(updates: Any, params: Any = None, momentum: Hyper = 0.9) -> Any:
+def apply_nesterov_momentum(updates: object, params: object = None, momentum: Hyper = 0.9) -> Any:
     """Add Nesterov's momentum: as `apply_momentum`, ``param + momentum * velocity + step``.
 
     Parameters
@@ -98,7 +98,9 @@ def apply_nesterov_momentum(updates: Any, params: Any = None, momentum: Hyper = 
     return _with_velocity("apply_nesterov_momentum", updates, params, momentum, ahead=True)
 
 
-def _with_velocity(what: str, updates: Any, params: Any, momentum: Hyper, ahead: bool) -> Any:
+def _with_velocity(
+    what: str, updates: object, params: object, momentum: Hyper, ahead: bool
+) -> object:
     if params is not None and not isinstance(params, list | tuple):
         if isinstance(params, Iterable) and not isinstance(params, Variable | np.ndarray):
             params = list(params)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError
@@ -14,8 +15,11 @@ from synkhronos.extensions.updates._slots import Hyper, hypers, in_dtype
 
 
 def norm_constraint(
-    tensor_var: Any, max_norm: Hyper, norm_axes: Sequence[int] | None = None, epsilon: float = 0.0
-) -> Any:
+    tensor_var: TensorVariable,
+    max_norm: Hyper,
+    norm_axes: Sequence[int] | None = None,
+    epsilon: float = 0.0,
+) -> TensorVariable:
     """Scale down the vectors of a tensor whose norms are too large; the others stay as they are.
 
     Parameters
@@ -65,7 +69,7 @@ def norm_constraint(
 
 
 def total_norm_constraint(
-    tensor_vars: Sequence[Any], max_norm: Hyper, epsilon: float = 0.0, return_norm: bool = False
+    tensor_vars: Sequence[object], max_norm: Hyper, epsilon: float = 0.0, return_norm: bool = False
 ) -> Any:
     """Scale down tensors, all by one factor, if their norm as one vector is too large.
 
@@ -133,13 +137,13 @@ def _floats(tensor: Any, what: str) -> Any:
     return found
 
 
-def _squares(tensor: Any, axes: Any) -> Any:
+def _squares(tensor: TensorVariable, axes: object) -> object:
     """Sums of squares in float64, the dtype in which PyTensor sums; JAX would keep the input's."""
     wide = pt.cast(tensor, "float32") if tensor.type.dtype == "float16" else tensor
     return pt.sum(pt.sqr(wide), axis=axes, keepdims=axes is not None, dtype="float64")
 
 
-def _root(squares: Any, tensors: Sequence[Any]) -> Any:
+def _root(squares: object, tensors: Sequence[Any]) -> Any:
     """Norms, in the widest of the tensors' dtypes; float16 might not hold them."""
     dtype = np.result_type(np.float32, *(t.type.dtype for t in tensors))
     return pt.cast(pt.sqrt(squares), str(dtype))

@@ -25,11 +25,11 @@ Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019, arXiv:1
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 
+from synkhronos._engine.graph_types import Variables
 from synkhronos.extensions.updates._slots import (
     Hyper,
     Updates,
@@ -42,7 +42,7 @@ from synkhronos.extensions.updates._slots import (
 
 
 def sgd(
-    loss_or_grads: Any,
+    loss_or_grads: Variables,
     params: Sequence[SharedVariable],
     learning_rate: Hyper,
     weight_decay: Hyper = 0.0,
@@ -85,7 +85,7 @@ def sgd(
 
 
 def momentum(
-    loss_or_grads: Any,
+    loss_or_grads: Variables,
     params: Sequence[SharedVariable],
     learning_rate: Hyper,
     momentum: Hyper = 0.9,
@@ -136,7 +136,7 @@ def momentum(
 
 
 def nesterov_momentum(
-    loss_or_grads: Any,
+    loss_or_grads: Variables,
     params: Sequence[SharedVariable],
     learning_rate: Hyper,
     momentum: Hyper = 0.9,
@@ -191,7 +191,7 @@ def nesterov_momentum(
 
 
 def adagrad(
-    loss_or_grads: Any,
+    loss_or_grads: Variables,
     params: Sequence[SharedVariable],
     learning_rate: Hyper = 1.0,
     epsilon: Hyper = 1e-6,
@@ -244,7 +244,7 @@ def adagrad(
 
 
 def rmsprop(
-    loss_or_grads: Any,
+    loss_or_grads: Variables,
     params: Sequence[SharedVariable],
     learning_rate: Hyper = 1.0,
     rho: Hyper = 0.9,
@@ -295,7 +295,7 @@ def rmsprop(
 
 
 def adadelta(
-    loss_or_grads: Any,
+    loss_or_grads: Variables,
     params: Sequence[SharedVariable],
     learning_rate: Hyper = 1.0,
     rho: Hyper = 0.95,
@@ -352,7 +352,7 @@ def adadelta(
 
 
 def adam(
-    loss_or_grads: Any,
+    loss_or_grads: Variables,
     params: Sequence[SharedVariable],
     learning_rate: Hyper = 0.001,
     beta1: Hyper = 0.9,
@@ -412,7 +412,7 @@ def adam(
 
 
 def adamax(
-    loss_or_grads: Any,
+    loss_or_grads: Variables,
     params: Sequence[SharedVariable],
     learning_rate: Hyper = 0.002,
     beta1: Hyper = 0.9,
@@ -473,7 +473,7 @@ def adamax(
 
 
 def amsgrad(
-    loss_or_grads: Any,
+    loss_or_grads: Variables,
     params: Sequence[SharedVariable],
     learning_rate: Hyper = 0.001,
     beta1: Hyper = 0.9,
@@ -534,7 +534,7 @@ def amsgrad(
 
 
 def nadam(
-    loss_or_grads: Any,
+    loss_or_grads: Variables,
     params: Sequence[SharedVariable],
     learning_rate: Hyper = 0.002,
     beta1: Hyper = 0.9,

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from numpy.typing import DTypeLike
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.type import DenseTensorType
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._checks import shown
+from synkhronos._engine.graph_types import Variables
 from synkhronos._errors import InputError, InputTypeError, UnusedWarning
 from synkhronos._warnings import warn
 
@@ -36,8 +39,8 @@ class Slot:
     """
 
     param: Any
-    grad: Any
-    start: Any
+    grad: Variable
+    start: object
     name: str
     taken: set[str]
 
@@ -45,7 +48,7 @@ class Slot:
         """A number in the parameter's dtype."""
         return in_dtype(value, self.param.type.dtype)
 
-    def above_zero(self, value: Hyper) -> Any:
+    def above_zero(self, value: Hyper) -> object:
         """A number in the parameter's dtype that stays above zero: 1e-8 is 0 in float16."""
         dtype = np.dtype(self.param.type.dtype)
         if isinstance(value, float) and value > 0 and dtype.type(value) == 0:
@@ -57,11 +60,11 @@ class Slot:
         name = _unused(f"{self.name}.{what}", self.taken)
         return zeros_like(self.param, name)
 
-    def mixed(self, weight: Hyper, old: Any, new: Any) -> Any:
+    def mixed(self, weight: Hyper, old: object, new: object) -> Any:
         """``weight * old + (1 - weight) * new``."""
         return self.num(weight) * old + self.num(1.0 - weight) * new
 
-    def running_mean(self, updates: Updates, what: str, weight: Hyper, value: Any) -> Any:
+    def running_mean(self, updates: Updates, what: str, weight: Hyper, value: object) -> Any:
         """The new value of a state that holds a running mean."""
         state = self.state(what)
         updates[state] = self.mixed(weight, state, value)
@@ -69,7 +72,11 @@ class Slot:
 
 
 def slots_of(
-    loss_or_grads: Any, params: Any, learning_rate: Hyper, weight_decay: Hyper, decoupled: bool
+    loss_or_grads: Variables,
+    params: Sequence[SharedVariable],
+    learning_rate: Hyper,
+    weight_decay: Hyper,
+    decoupled: bool,
 ) -> list[Slot]:
     (decay,) = hypers(weight_decay=weight_decay)
     kept = trainable(params)
@@ -98,14 +105,14 @@ def clock(rule: str, slots: Sequence[Slot]) -> tuple[Any, Any]:
     return count, count + in_dtype(1.0, dtype)
 
 
-def weight_so_far(beta: Hyper, t: Any) -> Any:
+def weight_so_far(beta: Hyper, t: Any) -> object:
     """``1 - beta**t``: the sum of the weights of a running mean from zero after t steps.
 
     By way of logarithms, which keeps the digits that 1 - 0.999 loses in float32.
     """
     if isinstance(beta, float):
         with np.errstate(divide="ignore", invalid="ignore"):
-            logarithm: Any = float(np.log(beta))
+            logarithm: float | TensorVariable = float(np.log(beta))
     else:
         logarithm = pt.log(beta)
     return -pt.expm1(t * in_dtype(logarithm, t.type.dtype))
@@ -116,7 +123,7 @@ def hypers(**given: Hyper) -> list[Hyper]:
     return [_hyper(name, value) for name, value in given.items()]
 
 
-def _hyper(name: str, value: Any) -> Any:
+def _hyper(name: str, value: object) -> object:
     try:
         found = pt.as_tensor_variable(value) if isinstance(value, Variable) else np.asarray(value)
         kind = np.dtype(found.dtype).kind
@@ -132,7 +139,7 @@ def _hyper(name: str, value: Any) -> Any:
     return found if isinstance(found, Variable) else float(found)
 
 
-def in_dtype(value: Hyper, dtype: Any) -> Any:
+def in_dtype(value: Hyper, dtype: DTypeLike) -> Any:
     """A number or 0-d variable as a 0-d variable of that dtype."""
     if isinstance(value, Variable):
         return pt.cast(value, str(dtype))
@@ -142,7 +149,7 @@ def in_dtype(value: Hyper, dtype: Any) -> Any:
 # Arguments of rules, checked.
 
 
-def trainable(params: Any, what: str = "params") -> list[Any]:
+def trainable(params: object, what: str = "params") -> list[Any]:
     """The parameters that have gradients: those of floats. A warning names the others.
 
     >>> import numpy as np, pytensor
@@ -178,7 +185,9 @@ def trainable(params: Any, what: str = "params") -> list[Any]:
     return kept
 
 
-def gradients(loss_or_grads: Any, params: Sequence[Any], kept: Sequence[Any]) -> list[Any]:
+def gradients(
+    loss_or_grads: Variables, params: Sequence[object], kept: Sequence[SharedVariable]
+) -> list[Any]:
     """The gradients of the parameters kept, each of its parameter's type.
 
     Parameters
@@ -201,6 +210,7 @@ def gradients(loss_or_grads: Any, params: Sequence[Any], kept: Sequence[Any]) ->
         pairs_ = zip(params, loss_or_grads, strict=True)
         return [fitted_gradient(p, g) for p, g in pairs_ if is_float(p)]
     check_loss(loss_or_grads)
+    assert isinstance(loss_or_grads, Variable)
     found: Any = pytensor.grad(
         loss_or_grads, list(kept), disconnected_inputs="ignore", return_disconnected="none"
     )
@@ -217,7 +227,7 @@ def gradients(loss_or_grads: Any, params: Sequence[Any], kept: Sequence[Any]) ->
     ]
 
 
-def check_loss(loss: Any) -> None:
+def check_loss(loss: object) -> None:
     """Raise if a loss has no gradient: it is not a 0-d variable of floats."""
     kind = getattr(loss, "type", None)
     if not isinstance(kind, DenseTensorType) or np.dtype(kind.dtype).kind != "f" or kind.ndim:
@@ -227,7 +237,7 @@ def check_loss(loss: Any) -> None:
         )
 
 
-def fitted_gradient(param: Any, grad: Any) -> Any:
+def fitted_gradient(param: Any, grad: Variable) -> Any:
     """A gradient in its parameter's dtype and static shape."""
     try:
         found = pt.as_tensor_variable(grad)
@@ -269,7 +279,7 @@ def pairs(updates: Any, what: str) -> Updates:
     return found
 
 
-def fitted(target: Any, new: Any, what: str) -> Any:
+def fitted(target: Any, new: object, what: str) -> Any:
     """A new value that the variable can take.
 
     Raises
@@ -290,7 +300,7 @@ def fitted(target: Any, new: Any, what: str) -> Any:
     )
 
 
-def zeros_like(variable: Any, name: str) -> Any:
+def zeros_like(variable: Variable, name: str) -> object:
     """A shared variable of the same type and shape, zero."""
     zeros = np.zeros(shape_of(variable), variable.type.dtype)
     return pytensor.shared(zeros, name=name, shape=variable.type.shape)
@@ -305,11 +315,11 @@ def is_float(variable: Any) -> bool:
     return np.dtype(getattr(variable.type, "dtype", "O")).kind == "f"
 
 
-def label(variable: Any) -> str:
+def label(variable: Variable) -> str:
     return variable.name or f"<unnamed {variable.type}>"
 
 
-def names_of(params: Sequence[Any]) -> list[str]:
+def names_of(params: Sequence[SharedVariable]) -> list[str]:
     """A name for each parameter, all different: its own, unless an earlier one has it."""
     given = [p.name for p in params]
     own = [n if n and given.index(n) == i else None for i, n in enumerate(given)]

@@ -18,7 +18,7 @@ def words_of_keys(struct: type, path: str = "") -> Iterator[tuple[str, str]]:
             yield from words_of_keys(inner, f"{key}.")
 
 
-def what_to_give(kind: Any) -> str:
+def what_to_give(kind: object) -> str:
     """The values of a type: its own description, or one that follows from its bounds.
 
     >>> what_to_give(Literal["keep", "drop"] | None), what_to_give(bool)
@@ -54,12 +54,12 @@ def _number(kind: Any) -> str:
     return f"{noun} {' and '.join(bounds)}"
 
 
-def _alternatives(kind: Any) -> tuple[Any, ...]:
+def _alternatives(kind: Any) -> tuple[object, ...]:
     """The types of a union, or the one type."""
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
-def _words(kind: Any) -> list[str]:
+def _words(kind: object) -> list[str]:
     return [str(word) for word in get_args(kind)] if get_origin(kind) is Literal else []
 
 
@@ -72,5 +72,5 @@ def _structs(kind: Any) -> Iterator[type]:
             yield from _structs(inner)
 
 
-def _is_struct(kind: Any) -> bool:
+def _is_struct(kind: object) -> bool:
     return hasattr(kind, "__struct_fields__")

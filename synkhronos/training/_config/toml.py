@@ -6,7 +6,6 @@ import datetime
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from synkhronos._checks import shown
 from synkhronos._errors import InputTypeError
@@ -15,7 +14,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # not allowed in comments
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def toml_of(table: Mapping[str, Any], comments: Mapping[str, str] | None = None) -> str:
+def toml_of(table: Mapping[str, object], comments: Mapping[str, str] | None = None) -> str:
     """The text of a table, which `tomllib` reads as the same table.
 
     Tables in the outer table become sections, at the end of the text; deeper ones stay in their
@@ -49,7 +48,7 @@ def toml_of(table: Mapping[str, Any], comments: Mapping[str, str] | None = None)
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def _lines(table: Mapping[str, Any], comments: Mapping[str, str], inside: str) -> Iterator[str]:
+def _lines(table: Mapping[str, object], comments: Mapping[str, str], inside: str) -> Iterator[str]:
     for key, value in table.items():
         name = _key(key)
         yield from _comment(comments.get(f"{inside}{key}"))
@@ -61,13 +60,13 @@ def _comment(text: str | None) -> list[str]:
     return [f"# {_CONTROL.sub('?', line)}".rstrip() for line in lines]
 
 
-def _key(name: Any) -> str:
+def _key(name: object) -> str:
     if not isinstance(name, str):
         raise InputTypeError(f"TOML has no key {shown(name)}: give a text")
     return name if _BARE.fullmatch(name) else _text(name)
 
 
-def _value(where: str, value: Any) -> str:
+def _value(where: str, value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from synkhronos._checks import closest, shown
 from synkhronos._errors import InputError
@@ -16,7 +15,7 @@ from synkhronos._errors import InputError
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
-def function_of(text: str, base: str, path: str) -> Callable[..., Any]:
+def function_of(text: str, base: str, path: str) -> Callable[..., object]:
     """The function that "module:function" names; modules in the folder `base` come first.
 
     Raises
@@ -60,12 +59,12 @@ def look_in(base: str) -> None:
         sys.path.insert(0, base)
 
 
-def _is_of(module: Any, file: Path) -> bool:
+def _is_of(module: object, file: Path) -> bool:
     place = getattr(module, "__file__", None)
     return place is not None and Path(place).resolve() == file.resolve()
 
 
-def called(function: Callable[..., Any], arguments: Mapping[str, Any], path: str) -> Any:
+def called[T](function: Callable[..., T], arguments: Mapping[str, object], path: str) -> T:
     """The result of a function for arguments of a table.
 
     Raises
@@ -78,7 +77,7 @@ def called(function: Callable[..., Any], arguments: Mapping[str, Any], path: str
 
 
 def check_arguments(
-    function: Callable[..., Any], arguments: Mapping[str, Any], path: str, given: int = 0
+    function: Callable[..., object], arguments: Mapping[str, object], path: str, given: int = 0
 ) -> None:
     """Raise unless a function takes these arguments after `given` positional ones."""
     name = getattr(function, "__name__", repr(function))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.training import metrics
@@ -14,7 +13,7 @@ from synkhronos.training.net import Net
 METRICS = tuple(name for name in metrics.__all__ if name != "Metric")
 
 
-def metrics_of(config: Config, net: Net) -> dict[str, Any]:
+def metrics_of(config: Config, net: Net) -> dict[str, object]:
     """The metrics that a config names, of the network or of `training.metrics`; default: all its.
 
     Raises

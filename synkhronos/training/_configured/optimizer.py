@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ class ConfiguredOptimizer:
         takes = "total_steps" in _names(self._schedule) if self._schedule else False
         return takes and self._settings.steps is None
 
-    def made(self, steps: int | None, factor: Any = None) -> Callable[..., Any]:
+    def made(self, steps: int | None, factor: object = None) -> Callable[..., object]:
         """The update rule.
 
         Parameters
@@ -101,7 +102,7 @@ class ConfiguredOptimizer:
             '"module:function"'
         )
 
-    def _schedule_of(self, name: str) -> Callable[..., Any]:
+    def _schedule_of(self, name: str) -> Callable[..., object]:
         path = f"{self._path}.schedule"
         if name not in SCHEDULES:
             raise InputError(
@@ -112,7 +113,9 @@ class ConfiguredOptimizer:
             raise InputError(f"{self._path}.rate: missing, the schedule {name} begins with it")
         return getattr(_pytensor_ml(), SCHEDULES[name])
 
-    def _divided(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _divided(
+        self, arguments: Mapping[str, object]
+    ) -> tuple[dict[str, object], dict[str, object]]:
         """The arguments of the rule, and those of the schedule."""
         rule = [n for n in _names(self._maker) if n not in _NOT_IN_FILES]
         timed = [n for n in _names(self._schedule) if n not in _NOT_IN_FILES]
@@ -131,12 +134,12 @@ class ConfiguredOptimizer:
                 )
         return own, other
 
-    def _timetable(self, steps: int | None) -> Callable[..., Any]:
+    def _timetable(self, steps: int | None) -> Callable[..., object]:
         """The schedule: of the step, with the rise of the warm-up before it."""
         settings = self._settings
         assert self._schedule is not None
         names = _names(self._schedule)
-        given: dict[str, Any] = {names[0]: settings.rate, **self._timed}
+        given: dict[str, object] = {names[0]: settings.rate, **self._timed}
         for key, value in (("steps", settings.steps or steps), ("final", settings.final)):
             if _SHORT[key] in names and value is not None:
                 rest = value - settings.warmup if key == "steps" else value
@@ -160,7 +163,7 @@ class ConfiguredOptimizer:
         rise = library.linear_schedule(0.0, settings.warmup, settings.rate)
         return library.join_schedules([rise, schedule], [settings.warmup])
 
-    def _check_rate(self, rate: Any) -> None:
+    def _check_rate(self, rate: object) -> None:
         parameter = inspect.signature(self._maker).parameters["learning_rate"]
         if rate is None and parameter.default is parameter.empty:
             raise InputError(
@@ -175,11 +178,11 @@ _NOT_IN_FILES = (
 )
 
 
-def _names(function: Callable[..., Any] | None) -> list[str]:
+def _names(function: Callable[..., object] | None) -> list[str]:
     return [] if function is None else list(inspect.signature(function).parameters)
 
 
-def _pytensor_ml() -> Any:
+def _pytensor_ml() -> ModuleType:
     try:
         from pytensor_ml import optim
     except ImportError:

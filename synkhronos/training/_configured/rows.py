@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pytensor.graph.basic import Variable
 
 from synkhronos._checks import shown
 from synkhronos._errors import InputError, SourceError, SynkhronosError
@@ -51,7 +52,7 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _SYNTHETIC = "synthetic:ROW,classes=N,n=ROWS,seed=S, such as synthetic:28x28,classes=10,n=60000"
 
 
-def rows_of(config: Config, key: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
+def rows_of(config: Config, key: str, inputs: Sequence[Variable]) -> tuple[object, ...]:
     """The arrays or sources of ``data.train`` or ``data.validation``, one for each input.
 
     Raises
@@ -81,7 +82,7 @@ def rows_of(config: Config, key: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(_fitted(rows, variable) for rows, variable in zip(found, inputs, strict=True))
 
 
-def split(rows: tuple[Any, ...], share: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def split(rows: tuple[Any, ...], share: float) -> tuple[tuple[object, ...], tuple[object, ...]]:
     """The rows before the last ones, and this share of all rows, which are the last ones.
 
     Raises
@@ -96,12 +97,12 @@ def split(rows: tuple[Any, ...], share: float) -> tuple[tuple[Any, ...], tuple[A
     return tuple(_part(v, 0, kept) for v in rows), tuple(_part(v, kept, n) for v in rows)
 
 
-def first(rows: tuple[Any, ...], n: int) -> tuple[Any, ...]:
+def first(rows: tuple[Any, ...], n: int) -> tuple[object, ...]:
     """The first n rows of arrays and sources."""
     return tuple(_part(v, 0, min(n, len(v))) for v in rows)
 
 
-def _part(rows: Any, start: int, stop: int) -> Any:
+def _part(rows: object, start: int, stop: int) -> object:
     return (
         rows[start:stop]
         if isinstance(rows, np.ndarray)
@@ -148,7 +149,7 @@ class SourceView:
     def __len__(self) -> int:
         return int(self.shape[0])
 
-    def __getitem__(self, rows: Any) -> Any:
+    def __getitem__(self, rows: Any) -> object:
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(self)))
         try:
@@ -161,7 +162,7 @@ class SourceView:
             found = found / self.dtype.type(self._scale)
         return found.reshape((*np.shape(rows), *self.shape[1:]))
 
-    def reading(self) -> AbstractContextManager[Any]:
+    def reading(self) -> AbstractContextManager[object]:
         """A context in which the source may keep files open."""
         reading = getattr(self._source, "reading", None)
         return contextlib.nullcontext() if reading is None else reading()
@@ -173,7 +174,7 @@ def _blocks_of(blocks: Sequence[int], start: int, stop: int) -> tuple[int, ...]:
     return tuple(int(n) for n in np.diff(edges) if n)
 
 
-def _turned(rows: Any, data: Data, variable: Any) -> Any:
+def _turned(rows: Any, data: Data, variable: Any) -> object:
     """The rows in the shape and on the scale that the config gives."""
     if data.shape is None and data.scale is None:
         return rows
@@ -201,7 +202,7 @@ def _in_memory(rows: Any) -> np.ndarray:
     return rows if isinstance(rows, np.ndarray) else np.asarray(rows[np.arange(len(rows))])
 
 
-def _fitted(rows: Any, variable: Any) -> Any:
+def _fitted(rows: object, variable: Any) -> object:
     """The rows in the dtype of an input, if it is of the same kind; others are refused later."""
     wanted = np.dtype(getattr(variable.type, "dtype", None))
     found = getattr(rows, "dtype", wanted)
@@ -210,7 +211,7 @@ def _fitted(rows: Any, variable: Any) -> Any:
     return rows.astype(wanted) if isinstance(rows, np.ndarray) else SourceView(rows, wanted)
 
 
-def _found(config: Config, given: Any, key: str, inputs: Sequence[Any]) -> tuple[Any, ...]:
+def _found(config: Config, given: object, key: str, inputs: Sequence[object]) -> tuple[object, ...]:
     if isinstance(given, str):
         kind, colon, rest = given.partition(":")
         if colon and kind == "known":
@@ -223,7 +224,7 @@ def _found(config: Config, given: Any, key: str, inputs: Sequence[Any]) -> tuple
     return _files(config.data, config.base, given, inputs, key)
 
 
-def _known(name: str, key: str) -> tuple[Any, ...]:
+def _known(name: str, key: str) -> tuple[object, ...]:
     name, _, part = name.partition("/")
     split = sources.known(name)
     parts = {"train": split.train, "validation": split.validation, "test": split.test}
@@ -232,7 +233,7 @@ def _known(name: str, key: str) -> tuple[Any, ...]:
     return parts[part or key]
 
 
-def _synthetic(text: str) -> tuple[Any, ...]:
+def _synthetic(text: str) -> tuple[object, ...]:
     row, *rest = text.partition(":")[2].split(",")
     try:
         shape = [int(n) for n in row.split("x")]
@@ -245,7 +246,9 @@ def _synthetic(text: str) -> tuple[Any, ...]:
     return source, source.labels
 
 
-def _files(data: Data, base: str, given: Any, inputs: Sequence[Any], key: str) -> tuple[Any, ...]:
+def _files(
+    data: Data, base: str, given: object, inputs: Sequence[object], key: str
+) -> tuple[object, ...]:
     paths = _absolute(given, base)
     kind = data.format or _format_of(paths)
     cache = None if data.cache is None else _joined(data.cache, base)
@@ -291,7 +294,7 @@ def _files(data: Data, base: str, given: Any, inputs: Sequence[Any], key: str) -
     return tuple(found)
 
 
-def _images(data: Data, base: str, folder: str, key: str) -> tuple[Any, ...]:
+def _images(data: Data, base: str, folder: str, key: str) -> tuple[object, ...]:
     """Images and labels; in the rows for validation a class has its number in those to train on."""
     lists: dict[str, Any] = {}
     if not Path(folder).is_dir():
@@ -316,7 +319,7 @@ def _images(data: Data, base: str, folder: str, key: str) -> tuple[Any, ...]:
     return source, source.labels
 
 
-def _columns(data: Data, kind: str, paths: list[str], name: Any, **options: Any) -> Any:
+def _columns(data: Data, kind: str, paths: list[str], name: Any, **options: Any) -> object:
     """Columns of Parquet or CSV."""
     if kind == "parquet":
         return sources.parquet(paths, name, **options)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from synkhronos import rules
 from synkhronos._errors import InputError
@@ -13,11 +12,16 @@ from synkhronos.training._configured.functions import called, meant
 from synkhronos.training._configured.optimizer import ConfiguredOptimizer
 from synkhronos.training.config import named, optimizer_of
 
-RULES = tuple(n for n in rules.__all__ if n not in ("Rule", "RoundRule", "FreeRule"))
-EXCHANGES: dict[str, Any] = {"TopK": TopK, "HalfPrecision": HalfPrecision}
+_BASES = ("Rule", "RoundRule", "FreeRule", "TurnRule")
+RULES: dict[str, type[rules.Rule]] = {
+    name: getattr(rules, name) for name in rules.__all__ if name not in _BASES
+}
+EXCHANGES: dict[str, type[Exchange]] = {"TopK": TopK, "HalfPrecision": HalfPrecision}
+
+type Described = str | Mapping[str, object] | None  # by a name, or a table with a name
 
 
-def training_rule_of(value: Any, path: str, base: str) -> rules.Rule | None:
+def training_rule_of(value: Described, path: str, base: str) -> rules.Rule | None:
     """The training rule that a name, or a table with a name, describes.
 
     Raises
@@ -27,19 +31,8 @@ def training_rule_of(value: Any, path: str, base: str) -> rules.Rule | None:
     if value is None:
         return None
     name, arguments = named(value, path)
-    if name not in RULES:
-        raise InputError(
-            f"{path}: there is no rule {name!r}{meant(name, RULES)}; there are {', '.join(RULES)}"
-        )
-    kind = getattr(rules, name)
-    known = [f.name for f in fields(kind)]
-    made: dict[str, Any] = {}
+    made: dict[str, object] = {}
     for key, given in arguments.items():
-        if key not in known:
-            raise InputError(
-                f"{path}.{key}: {name} has no such argument{meant(key, known)}; there are "
-                f"{', '.join(known)}"
-            )
         inner = f"{path}.{key}"
         if key == "centre":
             made[key] = ConfiguredOptimizer(optimizer_of(given, inner), inner, base).made(None)
@@ -47,17 +40,12 @@ def training_rule_of(value: Any, path: str, base: str) -> rules.Rule | None:
             made[key] = training_rule_of(given, inner, base)
         else:
             made[key] = given
-    if kind is rules.Nodes:
+    if name == "Nodes":
         made.setdefault("inside", None)  # TOML has no word for it
-    try:
-        return kind(**made)
-    except TypeError as exc:  # InputTypeError is one
-        raise InputError(f"{path}: {exc}") from None
-    except InputError as exc:
-        raise InputError(f"{path}: {exc}") from None
+    return _made("rule", RULES, name, made, path)
 
 
-def exchange_of(value: Any, path: str) -> Exchange | None:
+def exchange_of(value: Described, path: str) -> Exchange | None:
     """The exchange of gradients that a name, or a table with a name, describes.
 
     Raises
@@ -67,14 +55,23 @@ def exchange_of(value: Any, path: str) -> Exchange | None:
     if value is None:
         return None
     name, arguments = named(value, path)
-    if name not in EXCHANGES:
+    return _made("exchange", EXCHANGES, name, arguments, path)
+
+
+def _made[T](
+    what: str,
+    kinds: Mapping[str, Callable[..., T]],
+    name: str,
+    arguments: Mapping[str, object],
+    path: str,
+) -> T:
+    """What a name of `kinds` stands for, made with arguments; errors begin with `path`."""
+    if name not in kinds:
         raise InputError(
-            f"{path}: there is no exchange {name!r}{meant(name, EXCHANGES)}; there are "
-            f"{', '.join(EXCHANGES)}"
+            f"{path}: there is no {what} {name!r}{meant(name, kinds)}; there are {', '.join(kinds)}"
         )
     try:
-        found: Exchange = called(EXCHANGES[name], arguments, path)
-    except InputError as exc:
+        return called(kinds[name], arguments, path)
+    except (InputError, TypeError) as exc:
         text = str(exc)
         raise InputError(text if text.startswith(path) else f"{path}: {text}") from None
-    return found

@@ -167,8 +167,8 @@ class Alternate(TrainingFunction, ProcessBound):
 
     def __call__(
         self,
-        *args: Any,
-        batch: Any = None,
+        *args: object,
+        batch: object = None,
         num_slices: int | str = 1,
         timeout: float | None = None,
     ) -> Any:
@@ -258,7 +258,7 @@ class Alternate(TrainingFunction, ProcessBound):
         step = functools.partial(self, num_slices=slices)
         return steps_of(step, feed, lambda: self.latest)
 
-    def gradients(self, *args: Any, batch: Any = None) -> list[np.ndarray]:
+    def gradients(self, *args: object, batch: object = None) -> list[np.ndarray]:
         """The gradients of the latest step's function, as for `TrainFunction.gradients`."""
         train: Any = self.parts[self._latest]
         if self._local:
@@ -273,7 +273,7 @@ def _stack(variable: SharedVariable, size: int) -> SharedVariable:
     return pytensor.shared(stacked, name=f"{variable.name or 'unnamed'} of each member")
 
 
-def _checked(parts: Any) -> list[tuple[Part, int]]:
+def _checked(parts: object) -> list[tuple[Part, int]]:
     """The functions and their steps; raise unless they can take turns."""
     pairs: list[Any] = list(parts) if isinstance(parts, Iterable) else [None]
     if not pairs or not all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs):
@@ -310,7 +310,7 @@ def _checked(parts: Any) -> list[tuple[Part, int]]:
     return [(train, int(steps)) for train, steps in pairs]
 
 
-def _check_swap(swap: Any, local: bool) -> None:
+def _check_swap(swap: object, local: bool) -> None:
     if swap is None:
         return
     if not isinstance(swap, Swap):

@@ -9,6 +9,7 @@ from typing import Any
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._checks import check_integer
+from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import ReductionWarning
 from synkhronos._warnings import refusing
 from synkhronos.extensions._apart.never import make_local_train_function
@@ -69,19 +70,19 @@ class Pair:
 
     critic: Net
     generator: Net
-    critic_optimizer: Callable[..., Any]
-    generator_optimizer: Callable[..., Any]
+    critic_optimizer: Callable[..., object]
+    generator_optimizer: Callable[..., object]
     critic_steps: int = 1
-    words: Any = None
-    latent: Any = None
-    samples: Any = None
+    words: object = None
+    latent: object = None
+    samples: object = None
 
     @property
     def params(self) -> list[SharedVariable]:
         """The parameters of both: first those of the generator."""
         return [*self.generator.params, *self.critic.params]
 
-    def alternate(self, mode: Any = None, *, swap: Swap | None = None) -> Alternate:
+    def alternate(self, mode: ModeLike = None, *, swap: Swap | None = None) -> Alternate:
         """Make the training functions, "critic" and "generator", and their cycle.
 
         Parameters

@@ -228,7 +228,7 @@ class _Above:
             if handler.stream is self:
                 handler.setStream(self._stream)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
 

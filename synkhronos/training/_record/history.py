@@ -16,6 +16,8 @@ from synkhronos.training._record.scalars import plain
 
 _ENDS = 5  # rows at each end of what is shown of a long history
 
+type Row = dict[str, Any]  # int, float, str, bool or None
+
 
 class History:
     """Rows of plain values: int, float, str, bool or None, by the names of columns.
@@ -45,11 +47,11 @@ class History:
 
     def __init__(self) -> None:
         self.repeatable = True
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Row] = []
         self._columns: dict[str, None] = {}  # an ordered set
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]]) -> History:
+    def of(cls, rows: Iterable[Mapping[str, object]]) -> History:
         """Make a history of rows, such as those of `as_rows`.
 
         Parameters
@@ -62,7 +64,7 @@ class History:
             history.append(**row)
         return history
 
-    def append(self, /, **values: Any) -> None:
+    def append(self, /, **values: object) -> None:
         """Add a row.
 
         Parameters
@@ -90,27 +92,27 @@ class History:
         """The names of the columns, in the order in which they first appeared."""
         return list(self._columns)
 
-    def as_rows(self) -> list[dict[str, Any]]:
+    def as_rows(self) -> list[Row]:
         """Copies of all rows, each with the columns that it has."""
         return [dict(row) for row in self._rows]
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Row]:
         return iter(self.as_rows())
 
     def __contains__(self, column: object) -> bool:
         return column in self._columns
 
     @overload
-    def __getitem__(self, which: int) -> dict[str, Any]: ...
+    def __getitem__(self, which: int) -> Row: ...
 
     @overload
     def __getitem__(self, which: str) -> list[Any]: ...
 
     @overload
-    def __getitem__(self, which: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, which: slice) -> list[Row]: ...
 
     def __getitem__(self, which: int | str | slice) -> Any:
         """A row by its number, some rows by a slice, or a column by its name."""
@@ -191,17 +193,17 @@ class History:
         between = ["..."] * len(self._columns)
         return [*self._texts(self._rows[:_ENDS]), between, *self._texts(self._rows[-_ENDS:])]
 
-    def _texts(self, rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    def _texts(self, rows: Sequence[Mapping[str, object]]) -> list[list[str]]:
         return [[_text(row.get(name)) for name in self._columns] for row in rows]
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _of_one_type(column: list[Any]) -> list[Any]:
+def _of_one_type(column: list[object]) -> list[object]:
     """The column, or its texts if numbers are mixed with texts or truth values."""
     types = {type(value) for value in column if value is not None}
     if len(types) <= 1 or types == {int, float}:

@@ -27,7 +27,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from synkhronos._checks import options_checked, shown
 from synkhronos._errors import InputError, InputTypeError
@@ -92,7 +92,7 @@ class Recorder:
     def __init__(
         self,
         folder: str | os.PathLike[str],
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, object] | None = None,
         name: str | None = None,
         *,
         resume: bool = False,
@@ -132,7 +132,7 @@ class Recorder:
         """The folder for what members print."""
         return self.folder / "log"
 
-    def write(self, kind: str, /, **values: Any) -> None:
+    def write(self, kind: str, /, **values: object) -> None:
         """Append one line to ``metrics.jsonl``.
 
         Parameters
@@ -212,7 +212,7 @@ class Recorder:
         return f"Recorder({str(self.folder)!r})"
 
 
-def _json_value(name: str, value: Any) -> Any:
+def _json_value(name: str, value: object) -> object:
     """A value as a line holds it: plain, and floats that JSON does not have as texts."""
     if isinstance(value, Mapping):
         return {str(key): _json_value(f"{name}[{key!r}]", item) for key, item in value.items()}
@@ -286,7 +286,7 @@ def _held(folder: Path, holder: str) -> str:
     return f"{folder}: {by} writes there: wait for its end, or give this run a folder of its own"
 
 
-def _starts(folder: Path, resume: bool) -> list[Any]:
+def _starts(folder: Path, resume: bool) -> list[object]:
     """The entries of earlier starts, if the folder holds a run and this one may go on with it."""
     path = folder / RUN
     try:
@@ -319,7 +319,7 @@ def _starts(folder: Path, resume: bool) -> list[Any]:
     return starts
 
 
-def _start(config: Mapping[str, Any]) -> dict[str, Any]:
+def _start(config: Mapping[str, object]) -> dict[str, object]:
     return {
         "time": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "pid": os.getpid(),
@@ -331,7 +331,7 @@ def _start(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _described(value: Any) -> Any:
+def _described(value: object) -> object:
     """A value of the configuration, without secrets; by its repr if JSON cannot hold it."""
     if isinstance(value, Mapping):
         return {
@@ -347,7 +347,7 @@ def _described(value: Any) -> Any:
     return without_secrets(found) if isinstance(found, str) else found
 
 
-def _write_run(folder: Path, starts: list[Any]) -> None:
+def _write_run(folder: Path, starts: list[object]) -> None:
     """Replace run.json as a whole, on the disk too."""
     text = json.dumps({"format": FORMAT, "starts": starts}, indent=2, allow_nan=False)
     files.replace(folder / RUN, f"{text}\n")

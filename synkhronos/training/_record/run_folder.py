@@ -40,7 +40,7 @@ class LineReader:
         self._file = self._stack.enter_context(reading(Path(folder) / METRICS))
         self._rest = b""  # the begin of a line whose end is not written yet
 
-    def new(self) -> list[dict[str, Any]]:
+    def new(self) -> list[dict[str, object]]:
         """The whole lines that have been appended since the last call."""
         found = []
         while block := self._file.read(_BLOCK):
@@ -50,7 +50,7 @@ class LineReader:
             found += [line for text in lines if (line := _parsed(text)) is not None]
         return found
 
-    def last(self) -> list[dict[str, Any]]:
+    def last(self) -> list[dict[str, object]]:
         """The line without an end, if it is whole nevertheless; for when nobody writes any more."""
         rest, self._rest = _parsed(self._rest), b""
         return [] if rest is None else [rest]
@@ -91,7 +91,7 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     -----
     Cost: reads ``metrics.jsonl`` as a whole, about 100 MB a second.
     """
-    lines: list[dict[str, Any]] = []
+    lines: list[dict[str, object]] = []
     with LineReader(folder) as reader:
         for line in [*reader.new(), *reader.last()]:
             if (step := step_of_return(line)) is not None:
@@ -102,7 +102,7 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 def read_starts(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The entries of ``run.json``, one for each start; without the file, or if damaged, none."""
-    found: Any = None
+    found: object = None
     with contextlib.suppress(OSError, ValueError, RecursionError):
         found = json.loads(read_bytes(Path(folder) / RUN))
     starts = found.get("starts") if isinstance(found, dict) else None
@@ -118,7 +118,7 @@ def writer_of(folder: str | os.PathLike[str]) -> int | None:
     return None
 
 
-def step_of_return(line: Mapping[str, Any]) -> float | None:
+def step_of_return(line: Mapping[str, object]) -> float | None:
     """The step from which the run goes on, if the line says so: later ones no longer count."""
     step = line.get("step")
     return step if line.get("kind") == "resumed" and is_number(step) else None
@@ -129,14 +129,14 @@ def is_later(line: Mapping[str, Any], step: float) -> bool:
     return is_number(line.get("step")) and line["step"] > step
 
 
-def is_number(value: Any) -> TypeGuard[int | float]:
+def is_number(value: object) -> TypeGuard[int | float]:
     """Whether a value is a float, or an int that a float can hold, and no truth value."""
     if isinstance(value, bool):
         return False
     return isinstance(value, float) or (isinstance(value, int) and abs(value) <= _LARGEST)
 
 
-def _parsed(text: bytes) -> dict[str, Any] | None:
+def _parsed(text: bytes) -> dict[str, object] | None:
     with contextlib.suppress(ValueError, RecursionError):  # torn, or damaged
         found = json.loads(text)
         if isinstance(found, dict):
@@ -144,7 +144,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _with_floats(value: Any) -> Any:
+def _with_floats(value: object) -> object:
     if isinstance(value, str):
         return _FLOATS.get(value, value)
     if isinstance(value, list):

@@ -71,14 +71,14 @@ class Words:
         self._batches = batches
         self._epoch = -1
 
-    def turn_to(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int) -> None:
         """Draw the words of an epoch, if they are not there yet."""
         if epoch != self._epoch:
             self.all[...] = augmentation_words(self._batches.n, self._batches.seed, epoch)
             self._epoch = epoch
 
 
-def check_words(words: Any, inputs: list[Any]) -> None:
+def check_words(words: object, inputs: list[Any]) -> None:
     """Raise unless these are words that a training function can take as its last input.
 
     Raises

@@ -84,10 +84,10 @@ class Evaluation:
     def __init__(
         self,
         inputs: Sequence[Variable],
-        metrics: Mapping[str, Any],
-        givens: Mapping[Any, Any] | None = None,
+        metrics: Mapping[str, object],
+        givens: Mapping[object, object] | None = None,
         strict: bool = True,
-        **options: Any,
+        **options: object,
     ) -> None:
         if not isinstance(metrics, Mapping) or not metrics:
             raise InputTypeError(
@@ -96,7 +96,7 @@ class Evaluation:
             )
         self.names = list(metrics)
         self._metrics = dict(metrics)
-        outputs: list[Any] = []
+        outputs: list[object] = []
         for name, metric in self._metrics.items():
             outputs += _outputs(name, metric)
         checked: AbstractContextManager[None] = nullcontext()
@@ -111,7 +111,7 @@ class Evaluation:
                 **{"name": "evaluation", **options},
             )
 
-    def __call__(self, *data: Any) -> dict[str, Any]:
+    def __call__(self, *data: object) -> dict[str, object]:
         """Evaluate the metrics over all rows of Data or arrays, in one call.
 
         Returns
@@ -121,7 +121,7 @@ class Evaluation:
         """
         return self._finished(self._function(*data, num_slices="auto"))
 
-    def check(self, given: Sequence[Any]) -> None:
+    def check(self, given: Sequence[object]) -> None:
         """Raise unless rows have the shapes that the inputs declare, and the metrics take.
 
         Raises
@@ -132,7 +132,7 @@ class Evaluation:
         check_rows(given, inputs, "validation")
         check_network(outputs, shapes_of(given, inputs, inputs), "validation")
 
-    def over(self, feed: Feed) -> dict[str, Any]:
+    def over(self, feed: Feed) -> dict[str, object]:
         """Evaluate the metrics over all batches of a feed, whose rows need not fit into memory.
 
         Raises
@@ -158,7 +158,7 @@ class Evaluation:
             [t / rows if mode == "avg" else t for t, mode in zip(totals, modes, strict=True)]
         )
 
-    def _check_many(self, modes: Sequence[Any]) -> None:
+    def _check_many(self, modes: Sequence[object]) -> None:
         for name, mode in zip(self._owners(), modes, strict=True):
             named_none = mode is None and isinstance(self._metrics[name], tuple)
             if mode not in _ADDED or named_none:
@@ -172,7 +172,7 @@ class Evaluation:
         for name, metric in self._metrics.items():
             yield from [name] * (len(metric.sums) if isinstance(metric, Metric) else 1)
 
-    def _finished(self, values: Sequence[Any]) -> dict[str, Any]:
+    def _finished(self, values: Sequence[object]) -> dict[str, object]:
         found, left = {}, list(values)
         for name, metric in self._metrics.items():
             if isinstance(metric, Metric):
@@ -186,7 +186,7 @@ class Evaluation:
         return found
 
 
-def _outputs(name: str, metric: Any) -> list[Any]:
+def _outputs(name: str, metric: object) -> list[object]:
     if isinstance(metric, Metric):
         return [(v, "sum") for v in metric.sums]
     if isinstance(metric, Variable) or (isinstance(metric, tuple) and len(metric) == 2):
@@ -197,7 +197,7 @@ def _outputs(name: str, metric: Any) -> list[Any]:
     )
 
 
-def not_augmented(metrics: Mapping[str, Any], words: Variable) -> dict[str, Any]:
+def not_augmented(metrics: Mapping[str, object], words: Variable) -> dict[str, object]:
     """The metrics of images without augmentation.
 
     Raises
@@ -205,7 +205,7 @@ def not_augmented(metrics: Mapping[str, Any], words: Variable) -> dict[str, Any]
     InputError
         Something else of a metric depends on the words.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, metric in metrics.items():
         plain = without_augmentation(_expressions(name, metric))
         if words in ancestors(plain):
@@ -220,11 +220,11 @@ def not_augmented(metrics: Mapping[str, Any], words: Variable) -> dict[str, Any]
     return found
 
 
-def _expressions(name: str, metric: Any) -> list[Any]:
+def _expressions(name: str, metric: object) -> list[Any]:
     return [v[0] if isinstance(v, tuple) else v for v in _outputs(name, metric)]
 
 
-def _wide(value: Any) -> Any:
+def _wide(value: object) -> object:
     """A sum as float64, or of its own integer dtype."""
     array = np.asarray(value)
     return array.astype(np.float64) if array.dtype.kind == "f" else array

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytensor.compile.sharedvalue import SharedVariable
+
 from synkhronos._checks import shown
 from synkhronos._errors import InputTypeError
 from synkhronos.extensions._saving.checkpoints import Checkpoints
@@ -27,7 +29,7 @@ class RunControl(ABC):
 
     @property
     @abstractmethod
-    def latest(self) -> tuple[tuple[Any, ...], Any]:
+    def latest(self) -> tuple[tuple[object, ...], object]:
         """The inputs of the latest step, and the rows of them."""
 
     @abstractmethod
@@ -39,7 +41,7 @@ class RunControl(ABC):
         """Show a line."""
 
     @abstractmethod
-    def values(self) -> dict[Any, Any]:
+    def values(self) -> dict[SharedVariable, Any]:
         """Copies of the values that training changes."""
 
     @abstractmethod
@@ -82,7 +84,7 @@ class Event:
     seconds: float
 
 
-Handler = Callable[[Event], Any]
+Handler = Callable[[Event], object]
 
 
 class Subscribers:
@@ -93,13 +95,13 @@ class Subscribers:
     them. An object with ``state()`` and ``restore(state)`` is saved in checkpoints.
     """
 
-    def __init__(self, callbacks: Sequence[Any]) -> None:
+    def __init__(self, callbacks: Sequence[object]) -> None:
         self._of: dict[str, list[tuple[str, Handler]]] = {kind: [] for kind in KINDS}
         self._states: dict[str, Any] = {}
         for callback in callbacks:
             self._add(callback)
 
-    def _add(self, callback: Any) -> None:
+    def _add(self, callback: object) -> None:
         name = getattr(callback, "__name__", None) or type(callback).__name__
         if isinstance(callback, type):
             raise InputTypeError(f"callbacks: {shown(callback)} is a class: make an object of it")
@@ -134,11 +136,11 @@ class Subscribers:
                 )
                 raise
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """The states of all callbacks that have one, for JSON."""
         return {name: callback.state() for name, callback in self._states.items()}
 
-    def restore(self, states: Mapping[str, Any]) -> None:
+    def restore(self, states: Mapping[str, object]) -> None:
         """Give each callback its state; one that was not saved stays as it is."""
         for name, callback in self._states.items():
             if name in states:

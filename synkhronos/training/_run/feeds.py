@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._api.data import Data
 from synkhronos._api.make_data import data as make_data
@@ -16,7 +17,7 @@ from synkhronos.extensions._rows.loader import Loader
 from synkhronos.extensions._step.made import Rows
 from synkhronos.training._run.augmentation import Words
 
-Step = tuple[tuple[Any, ...], Any, int]  # the inputs, the batch of them, its number of rows
+Step = tuple[tuple[object, ...], object, int]  # the inputs, the batch of them, its number of rows
 
 
 class Feed(Rows):
@@ -56,7 +57,7 @@ class Feed(Rows):
     ) -> None:
         self.batches = batches
         self.fixed: tuple[Data, ...] | None = None
-        self.latest: tuple[tuple[Any, ...], Any] = ((), None)
+        self.latest: tuple[tuple[object, ...], object] = ((), None)
         self._loader: Loader | None = None
         fits = _in_memory(given)
         self._words = Words(batches, shared=fits) if augmented else None
@@ -82,16 +83,16 @@ class Feed(Rows):
             fixed = self.fixed
             for rows in batches:
                 if words is not None:
-                    words.turn_to(batches.epoch)
+                    words.begin_epoch(batches.epoch)
                 self.latest = fixed, rows
                 yield fixed, rows, len(rows)
             return
         loader = self._loader
         assert loader is not None
-        for turn in loader:
-            found = turn if isinstance(turn, tuple) else (turn,)
+        for taken in loader:
+            found = taken if isinstance(taken, tuple) else (taken,)
             if words is not None:
-                words.turn_to(batches.epoch)
+                words.begin_epoch(batches.epoch)
                 found += (words.all[loader.rows],)
             self.latest = found, None
             yield found, None, len(found[0])
@@ -99,7 +100,7 @@ class Feed(Rows):
     def begin(self) -> tuple[Data, ...]:
         """`fixed` for the epoch that comes next, for members that take batches by themselves."""
         if self._words is not None:
-            self._words.turn_to(self.batches.state()["epoch"])
+            self._words.begin_epoch(self.batches.state()["epoch"])
         assert self.fixed is not None, "members cannot take batches of a source by themselves"
         return self.fixed
 
@@ -114,7 +115,7 @@ class Feed(Rows):
             self._loader.close()
 
 
-def rows_of(given: Sequence[Any], inputs: Sequence[Any], what: str) -> int:
+def rows_of(given: Sequence[object], inputs: Sequence[object], what: str) -> int:
     """The number of rows of the data, after a check that there is one for each input.
 
     Raises
@@ -143,7 +144,7 @@ def rows_of(given: Sequence[Any], inputs: Sequence[Any], what: str) -> int:
     return lengths[0]
 
 
-def blocks_of(given: Sequence[Any]) -> Sequence[int] | None:
+def blocks_of(given: Sequence[object]) -> Sequence[int] | None:
     """The blocks in which the rows of the first source are stored that has several."""
     for source in given:
         blocks = getattr(source, "blocks", None)
@@ -152,12 +153,12 @@ def blocks_of(given: Sequence[Any]) -> Sequence[int] | None:
     return None
 
 
-def listed(given: Any) -> list[Any]:
+def listed(given: object) -> list[object]:
     """The data as a list: of one array, or of a tuple or list of them."""
     return list(given) if isinstance(given, tuple | list) else [given]
 
 
-def _shared(array: np.ndarray, variable: Any) -> Data:
+def _shared(array: np.ndarray, variable: TensorVariable) -> Data:
     """Data of an array, whose dtype must be held without loss."""
     try:
         return make_data(array, var=variable)
@@ -171,9 +172,9 @@ def _shared(array: np.ndarray, variable: Any) -> Data:
         ) from None
 
 
-def _in_memory(given: Sequence[Any]) -> bool:
+def _in_memory(given: Sequence[object]) -> bool:
     return all(isinstance(v, Data | np.ndarray) for v in given)
 
 
-def _source(value: Any) -> Any:
+def _source(value: object) -> object:
     return np.asarray(value) if isinstance(value, Data) else value

@@ -98,14 +98,14 @@ class Loop:
         self._checkpoints: Checkpoints | None = None
         self._recorder: Recorder | None = None
         self._phases: PhaseTimes | None = None
-        self._states: Mapping[str, Any] = {}  # of callbacks, from a checkpoint
+        self._states: Mapping[str, object] = {}  # of callbacks, from a checkpoint
         self._torn_at = -1  # the step after which values were half written
         self._clock = StepClock(self._shows.aside)
         self._compiles = False  # the next step
         self._began = self._recorded = time.monotonic()
 
     @property
-    def latest(self) -> tuple[tuple[Any, ...], Any]:
+    def latest(self) -> tuple[tuple[object, ...], object]:
         """The inputs of the latest step, and the rows of them."""
         return self._feed.latest
 
@@ -352,7 +352,7 @@ class Loop:
         if self._state.completed:
             self._shows.end(reason)
 
-    def _tell(self, kind: str, values: Mapping[str, Any]) -> None:
+    def _tell(self, kind: str, values: Mapping[str, object]) -> None:
         if self._subscribers.wants(kind):
             position, seconds = self._position, time.monotonic() - self._began
             event = Event(kind, self._trainer, position.step, position.epoch, values, seconds)
@@ -361,13 +361,13 @@ class Loop:
     def _record_warning(self, what: str, text: str) -> None:
         self._record("warning", what=what, text=text)
 
-    def _record(self, kind: str, **values: Any) -> None:
+    def _record(self, kind: str, **values: object) -> None:
         if self._recorder is not None:
             position = self._position
             self._recorder.write(kind, step=position.step, epoch=position.epoch, **values)
 
 
-def _step_values(report: Made) -> dict[str, Any]:
+def _step_values(report: Made) -> dict[str, object]:
     """The event of a step, for callbacks."""
     part = {"part": report.part} if report.part else {}
     return {"loss": report.loss, "rows": report.rows, **part}

@@ -32,7 +32,7 @@ from synkhronos.training.optimizers import skips_in
 _MOST_ROWS = 5  # that are looked for
 _MOST_SKIPPED = 5  # steps in a row
 
-Latest = tuple[tuple[Any, ...], Any]
+Latest = tuple[tuple[Any, ...], object]
 
 
 class Guard:
@@ -59,7 +59,7 @@ class Guard:
         self._folder = folder
         self._counts = skips_in(train.state)
         self._in_a_row = 0
-        self._statistics: list[tuple[Any, Any]] = []
+        self._statistics: list[tuple[Any, object]] = []
         self.skipped = self._counted()
 
     @property
@@ -149,7 +149,7 @@ class Guard:
         return f" (rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))})"
 
 
-def bad_rows(train: Any, args: tuple[Any, ...], order: np.ndarray) -> list[int]:
+def bad_rows(train: Any, args: tuple[object, ...], order: np.ndarray) -> list[int]:
     """Find the rows whose loss has a gradient that is not finite, by halving the batch.
 
     At most five are found; and none if only several rows together overflow.
@@ -169,7 +169,7 @@ def bad_rows(train: Any, args: tuple[Any, ...], order: np.ndarray) -> list[int]:
     return found
 
 
-def save_rows(folder: Path, step: int, args: tuple[Any, ...], rows: list[int]) -> Path:
+def save_rows(folder: Path, step: int, args: tuple[object, ...], rows: list[int]) -> Path:
     """Write rows of the inputs to nonfinite-STEP.npz: `rows`, and `input0`, `input1`, ..."""
     place = folder / f"nonfinite-{step}.npz"
     arrays: dict[str, Any] = {f"input{i}": np.asarray(a)[rows] for i, a in enumerate(args)}

@@ -17,7 +17,7 @@ class Options:
     keep: int | None
     skips: bool
     restores: bool
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     progress: bool
     export: Sequence[str]
 
@@ -31,7 +31,7 @@ class Due:
     save: int | None
 
 
-def taken_by(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def taken_by(function: Callable[..., object], given: Mapping[str, object]) -> dict[str, Any]:
     """Those of some arguments that a function takes by their names.
 
     An option goes by it through several functions, and only the first and the last name it.

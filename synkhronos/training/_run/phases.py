@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.training._run.feeds import Feed
@@ -37,7 +36,7 @@ class PhaseTimes:
         self._before = train.seconds()
         self._waited = feed.waited
 
-    def epoch(self) -> dict[str, Any]:
+    def epoch(self) -> dict[str, object]:
         """The time in the line of an epoch; nothing if members have no clocks.
 
         ``phases``: seconds of each member by phase, which together are the seconds of the epoch.

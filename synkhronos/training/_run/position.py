@@ -81,11 +81,11 @@ class Position:
         self.loss = self.seconds = 0.0
         self.parts = {part: [0.0, 0] for part in self.parts}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """The counts, for JSON, which keeps floats to the last bit."""
         return {**vars(self), "parts": {part: list(sums) for part, sums in self.parts.items()}}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, object]) -> None:
         """Go on from a state."""
         for name in vars(self):
             if name in state:  # checkpoints of earlier versions have no `parts`

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from synkhronos._backends import jax as jax_backend
 from synkhronos._checks import check_word
@@ -23,12 +22,12 @@ class SetPrecision(Command):
 
     name: str | None
 
-    def run(self, member: Member) -> Any:
+    def run(self, member: Member) -> object:
         """Set JAX's option in this process."""
         return jax_backend.set_precision(self.name)
 
 
-def check_precision(train: TrainingFunction, precision: Any) -> None:
+def check_precision(train: TrainingFunction, precision: object) -> None:
     """Raise if the precision is unknown, or members do not compute on GPUs."""
     if check_word("fit: precision", precision, (*_NAMES, None)) is None:
         return

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -116,7 +115,7 @@ class Progress:
             del losses["loss"]  # a mean of different functions
         return {**losses, **self._validated}
 
-    def epoch(self, values: Mapping[str, Any]) -> None:
+    def epoch(self, values: Mapping[str, object]) -> None:
         """Show the values of an epoch."""
         numbers = {k: v for k, v in values.items() if isinstance(v, float) and k != "seconds"}
         self._validated = {k: v for k, v in numbers.items() if k.startswith("val_")}

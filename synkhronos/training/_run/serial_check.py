@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
@@ -40,12 +41,12 @@ class SerialCheck:
     def __init__(
         self,
         steps: int,
-        loss: Any,
+        loss: Variable,
         params: Sequence[SharedVariable],
         inputs: Sequence[Any],
-        optimizer: Callable[..., Any],
-        updates: Any = None,
-        givens: Any = None,
+        optimizer: Callable[..., object],
+        updates: object = None,
+        givens: object = None,
         clip: Any = None,
         **options: Any,
     ) -> None:
@@ -115,7 +116,7 @@ def _copy(variable: Any) -> Any:
     return pytensor.shared(value, name=variable.name, shape=variable.type.shape)
 
 
-def _difference(ours: Any, serial: Any) -> float:
+def _difference(ours: object, serial: object) -> float:
     """The largest difference, relative to the largest value."""
     a, b = np.asarray(ours, np.float64), np.asarray(serial, np.float64)
     scale = max(float(np.abs(b).max(initial=0.0)), 1e-30)

@@ -33,7 +33,7 @@ _FEW_AXES = 4  # of a row, whose orders are tried
 _ROWS = 2  # of values that stand for any number of rows
 
 
-def check_rows(given: Sequence[Any], inputs: Sequence[Any], what: str) -> None:
+def check_rows(given: Sequence[object], inputs: Sequence[Variable], what: str) -> None:
     """Compare the rows of arrays, Data and sources with what the inputs declare.
 
     Parameters
@@ -68,7 +68,7 @@ def check_rows(given: Sequence[Any], inputs: Sequence[Any], what: str) -> None:
             )
 
 
-def row_shape(value: Any) -> Shape | None:
+def row_shape(value: object) -> Shape | None:
     """The shape of a row, where a value tells it."""
     shape = getattr(value, "shape", None)
     known = isinstance(shape, tuple) and len(shape) > 0 and all(isinstance(n, int) for n in shape)
@@ -76,7 +76,7 @@ def row_shape(value: Any) -> Shape | None:
 
 
 def shapes_of(
-    given: Sequence[Any], inputs: Sequence[Variable], of: Sequence[Variable]
+    given: Sequence[object], inputs: Sequence[Variable], of: Sequence[Variable]
 ) -> dict[Variable, Shape]:
     """The shapes of rows by their inputs, where they are known, for some of the inputs."""
     pairs = ((v, row_shape(value)) for value, v in zip(given, inputs, strict=True) if v in of)
@@ -217,7 +217,7 @@ def _also_fails(node: Apply, given: Sequence[Variable]) -> bool:
         else np.zeros([_ROWS if n is None else n for n in v.type.shape], v.type.dtype)
         for v in given
     ]
-    storage: list[list[Any]] = [[None] for _ in node.outputs]
+    storage: list[list[object]] = [[None] for _ in node.outputs]
     try:
         with np.errstate(all="ignore"):
             node.op.perform(node, values, storage)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.training._record.history import History
@@ -50,7 +49,7 @@ class RunState:
         """End the run after the step at hand; the first reason stays."""
         self.reason = self.reason or reason
 
-    def evaluate(self, feed: Feed) -> dict[str, Any]:
+    def evaluate(self, feed: Feed) -> dict[str, object]:
         """The metrics, of which there are some, over all rows of a feed."""
         assert self.evaluation is not None
         if feed.fixed is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,13 +13,20 @@ from synkhronos._errors import BackendMissing
 from synkhronos.training.sources._files import NotNumbers
 from synkhronos.training.sources._paths import few
 
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.parquet
+
 EXACT = 1 << 53  # the integers up to it are float64, too
 _LABELS = np.dtype(np.int64)
 
 type Where = Callable[[int], str]
+type Kind = pyarrow.DataType
+type Values = pyarrow.Array | pyarrow.ChunkedArray
+type File = pyarrow.parquet.ParquetFile
 
 
-def arrow() -> Any:
+def arrow() -> ModuleType:
     try:
         import pyarrow
     except ImportError:
@@ -28,7 +36,7 @@ def arrow() -> Any:
     return pyarrow
 
 
-def parquet_of() -> Any:
+def parquet_of() -> ModuleType:
     """The module of pyarrow for files of Parquet."""
     arrow()
     import pyarrow.parquet
@@ -68,7 +76,9 @@ def is_one(columns: str | Sequence[str], names: Sequence[str]) -> bool:
     return isinstance(columns, str) and columns in names
 
 
-def kind_of(name: str, kind: Any, labels: Sequence[str] | None) -> tuple[tuple[int, ...], np.dtype]:
+def kind_of(
+    name: str, kind: Kind, labels: Sequence[str] | None
+) -> tuple[tuple[int, ...], np.dtype]:
     """The shape of a row and the dtype of a column of this type; 0 in it is a length to be found.
 
     Raises
@@ -97,7 +107,7 @@ def kind_of(name: str, kind: Any, labels: Sequence[str] | None) -> tuple[tuple[i
     raise NotNumbers(f"column {name!r} is {kind}, and Data hold numbers: {_cure(name, found)}")
 
 
-def _stored(kind: Any) -> Any:
+def _stored(kind: Kind) -> Kind:
     """The type of the values of dictionaries and of extensions."""
     types = arrow().types
     while types.is_dictionary(kind) or isinstance(kind, arrow().BaseExtensionType):
@@ -105,7 +115,7 @@ def _stored(kind: Any) -> Any:
     return kind
 
 
-def _is_list(kind: Any) -> bool:
+def _is_list(kind: Kind) -> bool:
     types = arrow().types
     return bool(
         types.is_list(kind)
@@ -116,12 +126,12 @@ def _is_list(kind: Any) -> bool:
     )
 
 
-def _is_text(kind: Any) -> bool:
+def _is_text(kind: Kind) -> bool:
     types = arrow().types
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def _cure(name: str, kind: Any) -> str:
+def _cure(name: str, kind: Kind) -> str:
     types = arrow().types
     if types.is_decimal(kind):
         return f"write it as table.column({name!r}).cast('float64')"
@@ -135,7 +145,7 @@ def _cure(name: str, kind: Any) -> str:
 
 
 def values_of(
-    name: str, column: Any, row: tuple[int, ...], labels: Sequence[str] | None, where: Where
+    name: str, column: Values, row: tuple[int, ...], labels: Sequence[str] | None, where: Where
 ) -> np.ndarray:
     """The rows of a column; `where` says of each where it stands in its file.
 
@@ -163,12 +173,12 @@ def values_of(
     return array.to_numpy(zero_copy_only=False).reshape(count, *row)
 
 
-def _list_lengths(kind: Any, row: tuple[int, ...]) -> tuple[int, ...]:
+def _list_lengths(kind: Kind, row: tuple[int, ...]) -> tuple[int, ...]:
     """The lengths of the lists in each other, of which a tensor is one."""
     return (int(np.prod(row)),) if getattr(kind, "shape", None) else row
 
 
-def first_shape(name: str, column: Any, row: tuple[int, ...]) -> tuple[int, ...]:
+def first_shape(name: str, column: Values, row: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of the first row of a column; `row` has 0 for lengths that its type does not say.
 
     Raises
@@ -185,7 +195,7 @@ def first_shape(name: str, column: Any, row: tuple[int, ...]) -> tuple[int, ...]
     return tuple(found)
 
 
-def _plain(array: Any) -> Any:
+def _plain(array: Values) -> Values:
     """The values of dictionaries and extensions."""
     while True:
         if hasattr(array, "dictionary_decode"):
@@ -196,7 +206,7 @@ def _plain(array: Any) -> Any:
             return array
 
 
-def _lengths(array: Any) -> np.ndarray | None:
+def _lengths(array: Values) -> np.ndarray | None:
     """The length of each list; None where the type says it."""
     if arrow().types.is_fixed_size_list(array.type):
         return None
@@ -204,7 +214,7 @@ def _lengths(array: Any) -> np.ndarray | None:
     return np.asarray(found.to_numpy(zero_copy_only=False))
 
 
-def _refuse_holes(name: str, array: Any, where: Where, each: int) -> None:
+def _refuse_holes(name: str, array: Values, where: Where, each: int) -> None:
     if array.null_count:
         at = int(array.is_null().to_numpy(zero_copy_only=False).argmax())
         raise ValueError(
@@ -213,7 +223,7 @@ def _refuse_holes(name: str, array: Any, where: Where, each: int) -> None:
         )
 
 
-def _numbered(name: str, array: Any, labels: Sequence[str], where: Where, each: int) -> Any:
+def _numbered(name: str, array: Values, labels: Sequence[str], where: Where, each: int) -> Values:
     """The number of each text in `labels`."""
     known = arrow().array(list(labels), array.type)
     found = arrow().compute.index_in(array, value_set=known)

@@ -14,7 +14,7 @@ import numpy as np
 
 from synkhronos._checks import shown
 from synkhronos._host import files
-from synkhronos.training.sources._columns import EXACT, arrow, parquet_of
+from synkhronos.training.sources._columns import EXACT, File, Values, arrow, parquet_of
 from synkhronos.training.sources._lines import Dialect, Texts, blocks_of
 
 _TYPES = ("int64", "uint64", "double", "bool", "string")  # each is tried if the one before fails
@@ -82,7 +82,7 @@ def version_of(path: str) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def remarks_of(file: Any) -> tuple[int, list[Column]]:
+def remarks_of(file: File) -> tuple[int, list[Column]]:
     """The line of the first row of a file that was converted, and what is odd in its columns.
 
     The line is 0 where some rows have several lines.
@@ -125,7 +125,7 @@ def _writer(draft: str, schema: Any) -> Any:
     return parquet_of().ParquetWriter(draft, schema, compression="none", use_dictionary=texts)
 
 
-def _typed(texts: Texts, index: int, column: Column, dialect: Dialect) -> tuple[Column, Any]:
+def _typed(texts: Texts, index: int, column: Column, dialect: Dialect) -> tuple[Column, Values]:
     """The fields of a column as values of its type, or of a wider one."""
     fields, empty = _without_holes(texts.columns[index])
     kind, found, numbers = column.kind, None, _plain(fields, dialect)
@@ -150,7 +150,7 @@ def _typed(texts: Texts, index: int, column: Column, dialect: Dialect) -> tuple[
     return replace(column, kind=kind), found
 
 
-def _without_holes(fields: Any) -> tuple[Any, np.ndarray]:
+def _without_holes(fields: Values) -> tuple[Values, np.ndarray]:
     """The fields with nulls where there is nothing, and where this is."""
     compute = arrow().compute
     lengths = compute.fill_null(compute.binary_length(fields), 0)
@@ -160,7 +160,7 @@ def _without_holes(fields: Any) -> tuple[Any, np.ndarray]:
     return compute.if_else(arrow().array(empty), None, fields), empty
 
 
-def _plain(fields: Any, dialect: Dialect) -> Any:
+def _plain(fields: Values, dialect: Dialect) -> Values:
     """Numbers with a point before their decimals."""
     if dialect.decimal == ".":
         return fields
@@ -169,7 +169,7 @@ def _plain(fields: Any, dialect: Dialect) -> Any:
     return compute.replace_substring(wrong, dialect.decimal, ".")
 
 
-def _narrowest(fields: Any, kind: int) -> tuple[int, Any]:
+def _narrowest(fields: Values, kind: int) -> tuple[int, Values]:
     """The fields as values of the first type from `kind` on that takes all; of text None."""
     for wider in range(kind, _TEXT):
         found = _cast(fields, _TYPES[wider])
@@ -178,14 +178,14 @@ def _narrowest(fields: Any, kind: int) -> tuple[int, Any]:
     return _TEXT, None
 
 
-def _cast(fields: Any, kind: str) -> Any:
+def _cast(fields: Values, kind: str) -> Values:
     try:
         return fields.cast(kind)
     except arrow().ArrowInvalid:
         return None
 
 
-def _first_text(fields: Any) -> int:
+def _first_text(fields: Values) -> int:
     """The first row that is no number, of rows that are not all numbers."""
     low, high = 0, len(fields)
     while high - low > 1:
@@ -197,7 +197,7 @@ def _first_text(fields: Any) -> int:
     return low
 
 
-def _lost_digits(fields: Any, found: Any) -> int | None:
+def _lost_digits(fields: Values, found: Values) -> int | None:
     """The first row whose integer is not among the floats."""
     values = arrow().compute.fill_null(found, 0.0).to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(np.abs(values) >= EXACT).tolist():

@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,13 +19,14 @@ from synkhronos._checks import (
 )
 from synkhronos._errors import InputError, SourceError
 from synkhronos._host.secrets import without_secrets
-from synkhronos.training.sources._columns import check_exact, selected
+from synkhronos.training.sources._columns import File, Kind, Values, check_exact, selected
 from synkhronos.training.sources._conversion import convert, remarks_of, version_of
 from synkhronos.training.sources._copies import is_remote, name_of_copy, on_this_machine
 from synkhronos.training.sources._files import Described, FileSource, Options
 from synkhronos.training.sources._labels import check_classes
 from synkhronos.training.sources._lines import CSV, Dialect, separator_of
 from synkhronos.training.sources._parquet import Parquet
+from synkhronos.training.sources._paths import cache_folder
 
 log = logging.getLogger("synkhronos")
 
@@ -52,7 +52,7 @@ class Csv(Parquet):
         origin = path if is_remote(path) else os.path.abspath(path)
         version = os.path.basename(raw) if copied else repr(version_of(raw))
         name = name_of_copy(repr((_FORMAT, origin, dialect)), version, f"{raw}.parquet")
-        target = Path(cache or default_cache()) / name
+        target = Path(cache or cache_folder("csv")) / name
         if described and os.path.basename(described) != name:
             raise OSError("the file has changed since the source was made. Make the source anew")
         if not target.exists():
@@ -60,7 +60,7 @@ class Csv(Parquet):
             log.info("csv: %s is converted into %s", without_secrets(path), target)
         return str(target)
 
-    def _described(self, file: Any) -> Described:
+    def _described(self, file: File) -> Described:
         line, remarks = remarks_of(file)
         names = file.schema_arrow.names
         try:
@@ -71,7 +71,7 @@ class Csv(Parquet):
             self._check(name, remarks[names.index(name)], file.schema_arrow.field(name).type)
         return super()._described(file)
 
-    def _check(self, name: str, column: Any, kind: Any) -> None:
+    def _check(self, name: str, column: Values, kind: Kind) -> None:
         """Refuse a column with holes, texts or integers that would not be the numbers wanted."""
         if column.holes:
             more = f"; it has {column.holes} such lines" if column.holes > 1 else ""
@@ -89,7 +89,7 @@ class Csv(Parquet):
                 "the column, does not hold: write integers only, or two columns"
             )
 
-    def where(self, handle: Any, row: int) -> str:
+    def where(self, handle: File, row: int) -> str:
         first = remarks_of(handle)[0]
         return f"line {first + row}" if first else super().where(handle, row)
 
@@ -114,15 +114,9 @@ def _cure(text: str) -> str:
     )
 
 
-def default_cache() -> Path:
-    """The folder of files that are converted, if the user names none."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(home) / "synkhronos" / "csv"
-
-
 @options_checked
 def csv(
-    paths: Any,
+    paths: object,
     columns: str | list[str] | tuple[str, ...],
     *,
     cache: str | os.PathLike[str] | None = None,
@@ -220,7 +214,7 @@ def csv(
     return found
 
 
-def _separates(separator: Any, decimal: str) -> bool:
+def _separates(separator: object, decimal: str) -> bool:
     one = isinstance(separator, str) and len(separator) == 1 and separator.isascii()
     return one and separator not in ('"', "\n", "\r", decimal)
 

@@ -130,7 +130,7 @@ class FileSource:
         Files that could not be described, and are left out (``skip=True``).
     """
 
-    def __init__(self, kind: Format, paths: Any, options: Options) -> None:
+    def __init__(self, kind: Format, paths: object, options: Options) -> None:
         self._format = kind
         self._options = options
         names = listed(kind.name, paths, kind.endings)
@@ -163,10 +163,10 @@ class FileSource:
         files = f"{len(self.paths)} files" if len(self.paths) > 1 else one
         return f"<{self._format.name} {self.dtype} {self.shape} of {files}>"
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_open": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._open = _Opened()
 
@@ -195,7 +195,7 @@ class FileSource:
                 if not opened.users:
                     opened.close(self._format)
 
-    def __getitem__(self, rows: Any) -> np.ndarray:
+    def __getitem__(self, rows: object) -> np.ndarray:
         """The rows of an index array, a slice or a number, as a new array."""
         if isinstance(rows, slice):
             return self[np.arange(*rows.indices(len(self)))]
@@ -368,9 +368,9 @@ class _Opened:
         self.users = 0
         self.decoded: OrderedDict[int, np.ndarray] = OrderedDict()
         self.damaged = {} if damaged is None else damaged  # blocks that cannot be read, and why
-        self._handles: OrderedDict[str, Any] = OrderedDict()
+        self._handles: OrderedDict[str, object] = OrderedDict()
 
-    def handle(self, kind: Format, path: str, cache: str | None, described: str) -> Any:
+    def handle(self, kind: Format, path: str, cache: str | None, described: str) -> object:
         """An open file; `described` is the place of the copy that the source was made from."""
         if path in self._handles:
             self._handles.move_to_end(path)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,11 @@ from synkhronos.training.sources._files import (
     check_stored,
     even_blocks,
 )
+
+if TYPE_CHECKING:
+    import h5py
+
+type Rows = h5py.Dataset | np.memmap  # a memmap where the rows lie in the file as in memory
 
 _LINKS = 1000  # parts of a name that are followed
 _DEPTH = 20  # of virtual datasets that are made of virtual datasets
@@ -55,7 +61,7 @@ class Hdf5(Format):
                 check_stored(most, stored, cure, UNCHECKED_BLOCK)
             return Described(blocks, found.shape[1:], found.dtype)
 
-    def open(self, path: str) -> Any:
+    def open(self, path: str) -> Rows:
         file = _library().File(path, "r")
         try:
             found = self._of(file)
@@ -69,14 +75,14 @@ class Hdf5(Format):
         file.close()
         return mapped
 
-    def close(self, handle: Any) -> None:
+    def close(self, handle: Rows) -> None:
         if not isinstance(handle, np.memmap):
             handle.file.close()
 
-    def read(self, handle: Any, block: int, start: int, stop: int) -> np.ndarray:
+    def read(self, handle: Rows, block: int, start: int, stop: int) -> np.ndarray:
         return handle[start:stop]
 
-    def _of(self, file: Any) -> Any:
+    def _of(self, file: h5py.File) -> h5py.Dataset:
         if not self.external and _is_elsewhere(file, self.dataset):
             raise ValueError(
                 f"rows of {self.dataset!r} lie in other files, and it may name any file that you "
@@ -105,11 +111,11 @@ def _check_numbers(name: str, dtype: np.dtype) -> None:
         )
 
 
-def _datasets(file: Any) -> str:
+def _datasets(file: h5py.File) -> str:
     """The first datasets by their names; no link is followed."""
     found: list[str] = []
 
-    def look(name: str, item: Any) -> bool | None:
+    def look(name: str, item: object) -> bool | None:
         if isinstance(item, _library().Dataset):
             found.append(name)
         return True if len(found) > _NAMED else None  # a value ends the visit
@@ -119,7 +125,7 @@ def _datasets(file: Any) -> str:
     return ", ".join([*found[:_NAMED], *more]) or "none"
 
 
-def _is_elsewhere(file: Any, name: str, depth: int = 0) -> bool:
+def _is_elsewhere(file: h5py.File, name: str, depth: int = 0) -> bool:
     """Whether rows of a dataset lie in other files; none of these is opened."""
     if depth == _DEPTH or _leads_elsewhere(file, name):
         return True
@@ -134,7 +140,7 @@ def _is_elsewhere(file: Any, name: str, depth: int = 0) -> bool:
     return bool(found.external)
 
 
-def _leads_elsewhere(file: Any, name: str) -> bool:
+def _leads_elsewhere(file: h5py.File, name: str) -> bool:
     """Whether a link on the way to a dataset leads out of the file; no other file is opened."""
     place, parts = file, name.split("/")
     for _ in range(_LINKS):
@@ -156,7 +162,7 @@ def _leads_elsewhere(file: Any, name: str) -> bool:
     return True  # soft links in a circle
 
 
-def _plain_offset(file: Any, dataset: Any) -> int | None:
+def _plain_offset(file: h5py.File, dataset: h5py.Dataset) -> int | None:
     """Where in the file the rows are, if they are there as in memory, one after the other."""
     if dataset.chunks or dataset.external or dataset.is_virtual or file.userblock_size:
         return None
@@ -165,7 +171,7 @@ def _plain_offset(file: Any, dataset: Any) -> int | None:
     return dataset.id.get_offset()
 
 
-def _library() -> Any:
+def _library() -> ModuleType:
     try:
         import h5py
     except ImportError:
@@ -175,7 +181,7 @@ def _library() -> Any:
 
 @options_checked
 def hdf5(
-    paths: Any,
+    paths: object,
     dataset: str,
     *,
     cache: str | os.PathLike[str] | None = None,

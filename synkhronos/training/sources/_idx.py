@@ -38,23 +38,17 @@ class Idx(Format):
     name = "idx"
 
     def describe(self, path: str) -> Described:
-        array = _decoded(path) if _zipped(path) else self.open(path)
+        array = _decoded(path) if _zipped(path) else _mapped(path)
         if not array.ndim:
             raise ValueError("its array has no rows")
         whole = (len(array),)
         blocks = whole if _zipped(path) else _mapped_blocks(array)
         return Described(blocks, array.shape[1:], array.dtype)
 
-    def open(self, path: str) -> Any:
-        if _zipped(path):
-            return path
-        with files.reading(path) as file:
-            dtype, shape, begin = _header(file.read(_HEADER_BYTES))
-        if os.path.getsize(path) != begin + math.prod(shape) * dtype.itemsize:
-            raise ValueError("it is not a whole IDX file")
-        return np.memmap(path, dtype, "r", begin, shape)
+    def open(self, path: str) -> np.memmap | str:
+        return path if _zipped(path) else _mapped(path)
 
-    def read(self, handle: Any, block: int, start: int, stop: int) -> np.ndarray:
+    def read(self, handle: np.ndarray | str, block: int, start: int, stop: int) -> np.ndarray:
         return _decoded(handle) if isinstance(handle, str) else handle[start:stop]
 
 
@@ -87,7 +81,7 @@ class Cifar10(Format):
 
 @options_checked
 def idx(
-    paths: Any,
+    paths: object,
     *,
     cache: str | os.PathLike[str] | None = None,
     skip: bool = False,
@@ -134,7 +128,7 @@ def idx(
 
 @options_checked
 def cifar10(
-    paths: Any,
+    paths: object,
     part: str,
     *,
     cache: str | os.PathLike[str] | None = None,
@@ -181,7 +175,7 @@ def cifar10(
     return FileSource(Cifar10(part), paths, Options(cache, skip, classes=classes))
 
 
-def read_idx(path: Any) -> np.ndarray:
+def read_idx(path: files.Name) -> np.ndarray:
     """The array in an IDX file, gzipped or not.
 
     Raises
@@ -195,7 +189,15 @@ def read_idx(path: Any) -> np.ndarray:
         raise SourceError(f"{path} is not a whole IDX file: {exc}") from exc
 
 
-def _decoded(path: Any) -> np.ndarray:
+def _mapped(path: str) -> np.memmap:
+    with files.reading(path) as file:
+        dtype, shape, begin = _header(file.read(_HEADER_BYTES))
+    if os.path.getsize(path) != begin + math.prod(shape) * dtype.itemsize:
+        raise ValueError("it is not a whole IDX file")
+    return np.memmap(path, dtype, "r", begin, shape)
+
+
+def _decoded(path: files.Name) -> np.ndarray:
     found = files.read_bytes(path, most=None)
     raw = _unpacked(found) if _zipped(path) else found
     dtype, shape, begin = _header(raw)
@@ -214,7 +216,7 @@ def _unpacked(packed: bytes) -> bytes:
         return first + file.read(max(0, size + 1 - len(first)))
 
 
-def _zipped(path: Any) -> bool:
+def _zipped(path: files.Name) -> bool:
     return os.fspath(path).endswith(".gz")
 
 

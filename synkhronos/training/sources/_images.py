@@ -47,7 +47,7 @@ class Images(Format):
     def describe(self, path: str) -> Described:
         return Described((1,), self.pixels.shape(path), np.dtype(self.pixels.dtype))
 
-    def read(self, handle: Any, block: int, start: int, stop: int) -> np.ndarray:
+    def read(self, handle: str, block: int, start: int, stop: int) -> np.ndarray:
         return self.pixels.read(handle)[None]
 
 

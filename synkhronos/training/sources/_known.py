@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from synkhronos._checks import options_checked, shown
 from synkhronos._errors import BackendMissing, InputError, SourceError
 from synkhronos.training.sources._idx import read_idx
+from synkhronos.training.sources._paths import cache_folder
 
 log = logging.getLogger("synkhronos")
 
@@ -134,7 +134,7 @@ def _downloaded(lacking: list[str]) -> Split | None:
         lacking.append("pooch is not installed")
         return None
     pooch.get_logger().setLevel(logging.WARNING)
-    folder = Path(pooch.os_cache("synkhronos")) / "mnist"
+    folder = cache_folder("mnist")
     have = all((folder / name).exists() for name in FILES)
     for mirror in MIRRORS:
         host = mirror.split("/")[2]
@@ -181,7 +181,7 @@ def _digits() -> Split:
     return Split(train, validation, test, "scikit-learn's digits of 8x8 pixels")
 
 
-def _read(paths: Iterable[Any], where: str) -> Split:
+def _read(paths: Iterable[str | os.PathLike[str]], where: str) -> Split:
     """Divide images into training, validation and test.
 
     With four files, the last sixth of the training set is for validation. With two files, the first

@@ -10,13 +10,13 @@ import contextlib
 import gzip
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO
 
 import numpy as np
 
 from synkhronos._checks import shown
 from synkhronos._host import files
-from synkhronos.training.sources._columns import arrow, selected
+from synkhronos.training.sources._columns import Values, arrow, selected
 from synkhronos.training.sources._files import check_stored
 
 CSV = tuple([end + packed for end in (".csv", ".tsv", ".tab") for packed in ("", ".gz", ".zst")])
@@ -53,7 +53,7 @@ class Texts:
     """The fields of some lines."""
 
     names: tuple[str, ...]
-    columns: list[Any]  # arrays of text of pyarrow
+    columns: list[Values]  # arrays of text of pyarrow
     raw: bytes
     begins: np.ndarray  # of lines in `raw`
     first: int  # the number of the first line
@@ -171,7 +171,7 @@ def _pieces(path: str) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def _unpacked(path: str, file: Any) -> Iterator[Any]:
+def _unpacked(path: str, file: IO[bytes]) -> Iterator[IO[bytes] | gzip.GzipFile]:
     if path.endswith(".gz"):
         with gzip.GzipFile(fileobj=file) as stream:
             yield stream
@@ -277,7 +277,7 @@ def _cure(text: str, count: int, width: int) -> str:
     return "fill the line, or leave it out" if count < width else "put quotes around a field"
 
 
-def _without_quotes(column: Any, name: str, texts: Texts) -> Any:
+def _without_quotes(column: Values, name: str, texts: Texts) -> Values:
     """Fields without the quotes around them, and with one quote for two."""
     compute = arrow().compute
     if not compute.any(compute.match_substring(column, '"')).as_py():

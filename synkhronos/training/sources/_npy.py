@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class Npy(Format):
         blocks = even_blocks(len(array), row_bytes, least=MAPPED_BLOCK)
         return Described(blocks, array.shape[1:], array.dtype)
 
-    def open(self, path: str) -> Any:
+    def open(self, path: str) -> np.memmap:
         with files.reading(path) as file:
             check_header(file)
         array = np.lib.format.open_memmap(path, mode="r")
@@ -60,13 +60,13 @@ class Npy(Format):
             raise ValueError("its array has no rows")
         return array
 
-    def read(self, handle: Any, block: int, start: int, stop: int) -> np.ndarray:
+    def read(self, handle: np.ndarray, block: int, start: int, stop: int) -> np.ndarray:
         return handle[start:stop]
 
 
 @options_checked
 def npy(
-    paths: Any,
+    paths: object,
     *,
     cache: str | os.PathLike[str] | None = None,
     skip: bool = False,

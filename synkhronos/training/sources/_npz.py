@@ -69,7 +69,7 @@ class Npz(Format):
 
 @options_checked
 def npz(
-    paths: Any,
+    paths: object,
     name: str,
     *,
     cache: str | os.PathLike[str] | None = None,

@@ -13,6 +13,7 @@ import numpy as np
 from synkhronos._checks import options_checked
 from synkhronos._host.files import check_regular
 from synkhronos.training.sources._columns import (
+    File,
     Where,
     first_shape,
     is_one,
@@ -45,7 +46,7 @@ class Parquet(Format):
         finally:
             self.close(file)
 
-    def _described(self, file: Any) -> Described:
+    def _described(self, file: File) -> Described:
         meta, schema = file.metadata, file.schema_arrow
         blocks = tuple([meta.row_group(i).num_rows for i in range(meta.num_row_groups)])
         names = selected(self.columns, schema.names)
@@ -60,13 +61,13 @@ class Parquet(Format):
             raise ValueError("columns of lists cannot be side by side: name one as a str")
         return Described(blocks, (len(kinds),), np.result_type(*[dtype for _, dtype in kinds]))
 
-    def open(self, path: str) -> Any:
+    def open(self, path: str) -> File:
         return _opened(path)
 
-    def close(self, handle: Any) -> None:
+    def close(self, handle: File) -> None:
         handle.close(force=True)
 
-    def read(self, handle: Any, block: int, start: int, stop: int) -> np.ndarray:
+    def read(self, handle: File, block: int, start: int, stop: int) -> np.ndarray:
         schema = handle.schema_arrow
         names = selected(self.columns, schema.names)
         kinds = [kind_of(name, schema.field(name).type, self.labels) for name in names]
@@ -86,12 +87,12 @@ class Parquet(Format):
             return found[0]
         return side_by_side(names, found, np.result_type(*[k for _, k in kinds]), where)
 
-    def where(self, handle: Any, row: int) -> str:
+    def where(self, handle: File, row: int) -> str:
         """Where a row stands in its file, for messages."""
         return f"row {row} of the file"
 
 
-def _opened(path: str) -> Any:
+def _opened(path: str) -> File:
     # read ahead by pyarrow needs a thread, which stays
     return parquet_of().ParquetFile(path, memory_map=True, pre_buffer=False)
 
@@ -115,7 +116,9 @@ def columns_of(path: str, columns: Sequence[str]) -> tuple[list[list[Any]], list
     return found, [f"row {row}" for row in range(len(found[0]))]
 
 
-def _check_lengths(file: Any, name: str, row: tuple[int, ...], labels: Any) -> None:
+def _check_lengths(
+    file: File, name: str, row: tuple[int, ...], labels: Sequence[str] | None
+) -> None:
     """Name a row with another length, in a group that has more or fewer values than its rows."""
     meta, start = file.metadata, 0
     for i in range(meta.num_row_groups):
@@ -133,7 +136,7 @@ def _from(start: int) -> Where:
     return lambda row: f"row {start + row} of the file"
 
 
-def _first_row(file: Any, blocks: Sequence[int], names: list[str]) -> Any:
+def _first_row(file: File, blocks: Sequence[int], names: list[str]) -> object:
     group = next(i for i, rows in enumerate(blocks) if rows)
     batches = file.iter_batches(1, [group], columns=names, use_threads=False)
     return next(batches).column(0)
@@ -141,7 +144,7 @@ def _first_row(file: Any, blocks: Sequence[int], names: list[str]) -> Any:
 
 @options_checked
 def parquet(
-    paths: Any,
+    paths: object,
     columns: str | list[str] | tuple[str, ...],
     *,
     cache: str | os.PathLike[str] | None = None,

@@ -136,3 +136,9 @@ def few(names: Sequence[str]) -> str:
     """The first of several names, and how many there are beside them."""
     more = [f"{len(names) - _FEW} more"] if len(names) > _FEW else []
     return ", ".join([*names[:_FEW], *more])
+
+
+def cache_folder(name: str) -> Path:
+    """The folder of this name among those of this package in the user's folder for caches."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home) / "synkhronos" / name

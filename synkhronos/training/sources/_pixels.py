@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from synkhronos._errors import BackendMissing
 from synkhronos._host import files
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 # Pillow goes by the content: by any other format a file might start a program, such as Ghostscript
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -65,7 +69,7 @@ class Pixels:
                 return self._colours(found)
             return self._grey(np.asarray(found), depth)
 
-    def _check(self, image: Any) -> np.dtype:
+    def _check(self, image: Image.Image) -> np.dtype:
         """The type of the values in the file, which is the wanted one."""
         depth = _depth(image)
         if depth != np.dtype(self.dtype):
@@ -82,7 +86,7 @@ class Pixels:
             )
         return depth
 
-    def _colours(self, image: Any) -> np.ndarray:
+    def _colours(self, image: Image.Image) -> np.ndarray:
         """Pixels of 8 bits, which Pillow converts."""
         if image.mode in _THROUGH:
             image = image.convert(_THROUGH[image.mode])
@@ -107,13 +111,13 @@ class Pixels:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
+def _opened(path: str) -> Iterator[Image.Image]:
     """A picture. By a name, Pillow would map it, and mix the pixels of a TIFF that is turned."""
     with files.reading(path) as file, library().open(file, formats=_FORMATS) as image:
         yield image
 
 
-def _depth(image: Any) -> np.dtype:
+def _depth(image: Image.Image) -> np.dtype:
     """The type of the values in a file; a mode of Pillow may stand for several."""
     if image.mode == "F":
         return np.dtype(np.float32)
@@ -129,7 +133,7 @@ def _depth(image: Any) -> np.dtype:
     return np.dtype(np.uint16 if image.mode == "I" else np.uint8)
 
 
-def _pages(image: Any) -> int:
+def _pages(image: Image.Image) -> int:
     """Pages of a TIFF that are not the first in a smaller size; of animations there is one."""
     if image.format != "TIFF" or not image.is_animated:
         return 1
@@ -141,7 +145,7 @@ def _pages(image: Any) -> int:
     return found
 
 
-def _orientation(image: Any) -> int:
+def _orientation(image: Image.Image) -> int:
     """How EXIF says that a picture has to be turned; 1 if not."""
     if image.format == "TIFF":
         return 1  # Pillow itself turns these
@@ -163,7 +167,7 @@ def _resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return found.clip(limits.min, limits.max).astype(pixels.dtype)
 
 
-def library() -> Any:
+def library() -> ModuleType:
     try:
         from PIL import Image
     except ImportError:

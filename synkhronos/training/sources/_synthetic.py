@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -43,7 +42,7 @@ class SyntheticSource:
     def __repr__(self) -> str:
         return f"<synthetic {self.dtype} {self.shape}>"
 
-    def __getitem__(self, rows: Any) -> np.ndarray:
+    def __getitem__(self, rows: object) -> np.ndarray:
         """The rows of an index array, a slice or a number, as a new array."""
         if isinstance(rows, int | np.integer):
             return self[np.array([rows])][0]
@@ -64,11 +63,11 @@ class Labels:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, rows: Any) -> np.ndarray:
+    def __getitem__(self, rows: object) -> np.ndarray:
         """The labels of an index array or a slice."""
         return self.keys(rows)[1]
 
-    def keys(self, rows: Any) -> tuple[np.ndarray, np.ndarray]:
+    def keys(self, rows: object) -> tuple[np.ndarray, np.ndarray]:
         """A random word for each row, and its label."""
         n = len(self)
         numbers = np.arange(*rows.indices(n)) if isinstance(rows, slice) else np.asarray(rows)

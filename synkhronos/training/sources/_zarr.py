@@ -11,7 +11,8 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,6 +30,12 @@ from synkhronos.training.sources._files import (
     even_blocks,
 )
 from synkhronos.training.sources._paths import few
+
+if TYPE_CHECKING:
+    from zarr import AsyncArray
+    from zarr.core.metadata import ArrayMetadata
+
+type Handle = tuple[asyncio.Runner, AsyncArray]
 
 # Codecs that only compute. Others, such as pickle, may run code that a chunk contains.
 _CODECS = frozenset(
@@ -69,7 +76,7 @@ class Zarr(Format):
 
         return _without_loop(look)
 
-    def open(self, path: str) -> Any:
+    def open(self, path: str) -> Handle:
         runner = asyncio.Runner()
         try:
             array = _without_loop(lambda: runner.run(_array(path)))
@@ -79,19 +86,19 @@ class Zarr(Format):
             runner.close()
             raise
 
-    def close(self, handle: Any) -> None:
+    def close(self, handle: Handle) -> None:
         _without_loop(handle[0].close)
 
-    def read(self, handle: Any, block: int, start: int, stop: int) -> np.ndarray:
+    def read(self, handle: Handle, block: int, start: int, stop: int) -> np.ndarray:
         runner, array = handle
         return _without_loop(lambda: np.asarray(runner.run(array.getitem(slice(start, stop)))))
 
 
-def _array(path: str) -> Coroutine[Any, Any, Any]:
+def _array(path: str) -> Coroutine[object, object, AsyncArray]:
     return _library().open_array(store=path, mode="r")
 
 
-async def _described_array(path: str) -> Any:
+async def _described_array(path: str) -> AsyncArray:
     """An array; of a group, the error says which arrays it has."""
     try:
         return await _array(path)
@@ -114,7 +121,7 @@ async def _arrays(path: str) -> list[str]:
         return []
 
 
-def _library() -> Any:
+def _library() -> ModuleType:
     try:
         from zarr.api import asynchronous
     except ImportError:
@@ -122,7 +129,7 @@ def _library() -> Any:
     return asynchronous
 
 
-def _check_codecs(metadata: Any, said: str = "") -> None:
+def _check_codecs(metadata: ArrayMetadata, said: str = "") -> None:
     names = [name.removeprefix("numcodecs.") for name in _codecs_of(metadata.to_dict())]
     others = sorted(set(names) - _CODECS)
     if others:
@@ -132,7 +139,7 @@ def _check_codecs(metadata: Any, said: str = "") -> None:
         )
 
 
-def _codecs_of(entry: Any) -> Iterator[str]:
+def _codecs_of(entry: object) -> Iterator[str]:
     """The names of all codecs in an array's metadata, of either format, also inside of shards."""
     if isinstance(entry, Mapping):
         for key, value in entry.items():
@@ -145,7 +152,7 @@ def _codecs_of(entry: Any) -> Iterator[str]:
             yield from _codecs_of(value)
 
 
-def _names(codecs: Any) -> Iterator[str]:
+def _names(codecs: object) -> Iterator[str]:
     for codec in codecs if isinstance(codecs, list | tuple) else [codecs]:
         if isinstance(codec, Mapping):
             yield str(codec.get("name", codec.get("id")))
@@ -178,7 +185,7 @@ def _without_loop[T](call: Callable[[], T]) -> T:
 
 @options_checked
 def zarr(
-    paths: Any,
+    paths: object,
     *,
     skip: bool = False,
     check: bool = False,

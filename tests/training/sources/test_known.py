@@ -13,6 +13,7 @@ import pytest
 import synkhronos as synk
 from synkhronos.training import sources
 from synkhronos.training.sources import _known
+from synkhronos.training.sources._paths import cache_folder
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
@@ -88,11 +89,12 @@ def test_a_download_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Files of the cache are taken only with the SHA-256 of the originals."""
     pooch = pytest.importorskip("pooch")
     monkeypatch.delenv("SYNKHRONOS_DATA", raising=False)
-    monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(_known, "answers", lambda url: False)
-    (tmp_path / "mnist").mkdir()
+    folder = cache_folder("mnist")
+    folder.mkdir(parents=True)
     for name in _known.FILES:
-        (tmp_path / "mnist" / name).write_bytes(b"not the original")
+        (folder / name).write_bytes(b"not the original")
 
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise ConnectionError("no network here")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from typing import Any
 
 from synkhronos._checks import shown
 from synkhronos._errors import InputError
@@ -200,7 +199,7 @@ def _rule(out: Translation, old: argparse.Namespace, workers: int | None) -> Non
     rows = f"--batch {old.batch} was for each worker; so is member_batch."
     out.set("member_batch", old.batch, rows)
     if old.mode == "easgd":
-        rule: dict[str, Any] = {"name": "EASGD", "period": old.sync_every}
+        rule: dict[str, object] = {"name": "EASGD", "period": old.sync_every}
         text = "Members and centre attract each other by 0.9 / members."
         if old.elastic_force != 0.9:
             rule["alpha"] = old.elastic_force / (workers or 1)
@@ -239,7 +238,7 @@ def _rule(out: Translation, old: argparse.Namespace, workers: int | None) -> Non
 
 
 def _synchronous(
-    out: Translation, old: argparse.Namespace, workers: int | None, inner: dict[str, Any]
+    out: Translation, old: argparse.Namespace, workers: int | None, inner: dict[str, object]
 ) -> None:
     """Synchronous Downpour: members that all make their steps together, or meet."""
     del out.table["member_batch"]
@@ -268,7 +267,7 @@ def _batch(out: Translation, each: int, workers: int | None) -> None:
     out.set("batch", each * (workers or 1), f"{text}.")
 
 
-def _parameters(text: str) -> dict[str, Any]:
+def _parameters(text: str) -> dict[str, object]:
     try:
         found = json.loads(text.replace("'", '"'))
     except ValueError:
@@ -278,7 +277,7 @@ def _parameters(text: str) -> dict[str, Any]:
     return found
 
 
-def _optimizer(out: Translation, name: str, given: dict[str, Any]) -> dict[str, Any]:
+def _optimizer(out: Translation, name: str, given: dict[str, object]) -> dict[str, object]:
     """The optimizer of a name, of which some had the framework's at their end."""
     plain = name.lower()
     for end in ("torch", "tf"):

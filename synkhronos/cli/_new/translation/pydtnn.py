@@ -222,7 +222,9 @@ def _model(out: Translation, old: argparse.Namespace, rows: Rows) -> bool:
     return False
 
 
-def _pixels(out: Translation, old: argparse.Namespace, rows: Rows, images: bool) -> dict[str, Any]:
+def _pixels(
+    out: Translation, old: argparse.Namespace, rows: Rows, images: bool
+) -> dict[str, object]:
     """How pixels are normalised and moved: in the network, or by the scale of the data."""
     flips = bool(old.flip_images and images and rows.pixels)
     if old.flip_images and not flips:
@@ -296,7 +298,7 @@ def _optimizer(out: Translation, old: argparse.Namespace, members: int) -> None:
         texts.append(
             f"--learning_rate {old.learning_rate} was multiplied by the {members} processes."
         )
-    made: dict[str, Any] = {"name": name, "rate": rate}
+    made: dict[str, object] = {"name": name, "rate": rate}
     plain = old.first and old.optimizer == "SGD"  # SGDMomentum was another one
     if name in ("sgd", "sgdmomentum"):
         made["name"] = "sgd"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from synkhronos.cli._new.translation.pydtnn_models import SHAPES
 from synkhronos.cli._new.translation.translation import Translation
@@ -29,7 +29,7 @@ class Rows(NamedTuple):
 
     training: int | None
     validated: bool
-    pixels: dict[str, Any] | None = None
+    pixels: dict[str, object] | None = None
 
 
 def set_rows(out: Translation, old: argparse.Namespace) -> Rows:
@@ -53,7 +53,7 @@ def set_rows(out: Translation, old: argparse.Namespace) -> Rows:
     out.set("data.train", _paths(out, train))
     if old.dataset == "cifar10":
         out.set("data.format", "cifar10")
-        pixels: dict[str, Any] = {"mean": _MEAN, "scale": _SPREAD}
+        pixels: dict[str, object] = {"mean": _MEAN, "scale": _SPREAD}
         rows: int = 10_000 * len(train)
     else:
         out.set("data.shape", list(SHAPES["mnist"]))
@@ -106,7 +106,9 @@ def _named(out: Translation, old: argparse.Namespace) -> Rows:
     return Rows(None, _validation(out, old, test, others=True))
 
 
-def _validation(out: Translation, old: argparse.Namespace, test: Any, others: bool = False) -> bool:
+def _validation(
+    out: Translation, old: argparse.Namespace, test: object, others: bool = False
+) -> bool:
     """Set the rows for validation; whether the old program had some."""
     if old.test_as_validation or (others and test is not None and not old.validation_split):
         if test is not None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
-Arguments = dict[str, Any]
+Arguments = dict[str, object]
 
 SHAPES = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3)}  # of an image
 _SMALL_ALEXNET: Arguments = {

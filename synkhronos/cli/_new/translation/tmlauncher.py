@@ -6,7 +6,6 @@ import argparse
 import re
 import shlex
 from collections.abc import Iterator
-from typing import Any
 
 from synkhronos._errors import InputError
 from synkhronos._host import files
@@ -22,18 +21,18 @@ _MODELS = {
     "ResNet50": (90, 0.0125, 32),
 }
 _USUAL = (70, 0.01, 128)
-_ZOO: dict[str, tuple[str, dict[str, Any]]] = {
+_ZOO: dict[str, tuple[str, dict[str, object]]] = {
     "AlexNet": ("alexnet", {"towers": 2, "size": 227}),
     "GoogLeNet": ("googlenet", {"auxiliary": True}),
     "VGG16": ("vgg", {"depth": 16}),
     "ResNet50": ("resnet", {"depth": 50}),
 }
-_RULES: dict[str, dict[str, Any]] = {
+_RULES: dict[str, dict[str, object]] = {
     "EASGD": {"name": "EASGD", "period": 10, "alpha": 0.5},
     "GOSGD": {"name": "GoSGD", "probability": 0.01},
     "ASGD": {"name": "Downpour", "period": 1},
 }
-_KINDS: dict[str, dict[str, Any] | None] = {
+_KINDS: dict[str, dict[str, object] | None] = {
     "cdd": None,
     "avg": {"name": "Average", "period": 1},
     "swap": {"name": "Swap", "period": 1},

@@ -77,7 +77,7 @@ def _settings(tree: ast.Module) -> dict[str, Any]:
     return found
 
 
-def _fits(name: str, value: Any) -> bool:
+def _fits(name: str, value: object) -> bool:
     """Whether a config can have this number."""
     if name not in _NUMBERS or isinstance(value, bool) or not isinstance(value, int | float):
         return False

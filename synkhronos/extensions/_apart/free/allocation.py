@@ -14,7 +14,7 @@ from synkhronos.extensions._apart.free.kept import PARTICIPANTS, Free
 from synkhronos.extensions._apart.free.pages import REALS, Page, length
 from synkhronos.extensions._apart.free.participant import Shared, Slot
 from synkhronos.extensions._apart.meeting import first_vectors
-from synkhronos.extensions._apart.own_values import Local
+from synkhronos.extensions._apart.own_values import OwnValues
 from synkhronos.extensions._apart.recipe import (
     PARAMETER,
     STATE,
@@ -66,7 +66,7 @@ class _Allocation:
             settings = scalars(member, dtypes)
             optimizer = ElementwiseUpdate(recipe.at_centre, settings)
         vectors = first_vectors(arrays.kinds, first)
-        local = Local(recipe, arrays, gradients, own, vectors, leaves, member.size)
+        local = OwnValues(recipe, arrays, gradients, own, vectors, leaves, member.size)
         shared = Shared(
             pages,
             Centre(versions, pages, home.rank),

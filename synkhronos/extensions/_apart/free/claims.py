@@ -34,7 +34,7 @@ class BatchOrder:
 
     state: dict[str, Any]
     size: int
-    last: Any
+    last: object
     first: int
     others: int
     total: int

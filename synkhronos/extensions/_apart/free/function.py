@@ -161,7 +161,7 @@ class FreeFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
         least = check_integer(f"{what}: least", least, 1, group.size, rest=", of the members")
         stall_warning = check_seconds(f"{what}: stall_warning", stall_warning)
         record = check_flag(f"{what}: record", record)
-        with group.runner.turn("train.start"):
+        with group.runner.reserved("train.start"):
             group.runner.wake()
             group.runner.check_idle("train.start")
             if not made.installed:

@@ -30,7 +30,7 @@ from synkhronos.extensions._apart.free.participant import (
     Shared,
     is_finite,
 )
-from synkhronos.extensions._apart.own_values import Local
+from synkhronos.extensions._apart.own_values import OwnValues
 from synkhronos.rules import GoSGD
 
 
@@ -44,7 +44,7 @@ class Gossiper(Participant):
     sends = True
 
     def __init__(
-        self, member: Member, local: Local, rule: GoSGD, shared: Shared, assignment: Assignment
+        self, member: Member, local: OwnValues, rule: GoSGD, shared: Shared, assignment: Assignment
     ) -> None:
         super().__init__(member, local, rule, shared, assignment)
         self._choose = rule.chooser(self.peers.rank)

@@ -13,7 +13,7 @@ from synkhronos.extensions._apart.free.pages import clear_pages
 from synkhronos.extensions._apart.free.participant import Assignment, Participant, Shared
 from synkhronos.extensions._apart.free.racer import Racer
 from synkhronos.extensions._apart.free.turn_taker import TurnTaker
-from synkhronos.extensions._apart.own_values import Local
+from synkhronos.extensions._apart.own_values import OwnValues
 from synkhronos.extensions._apart.recipe import PARAMETER, STATISTIC, LocalArrays
 from synkhronos.extensions._step.install import Kept
 from synkhronos.rules._base import FreeRule, Way
@@ -32,7 +32,7 @@ class Free(Kept):
     Attributes
     ----------
     rule : FreeRule
-    local : Local
+    local : OwnValues
     settings : list of array
         As `leaves`, for the optimizer at the centre.
     views : dict of array
@@ -50,7 +50,7 @@ class Free(Kept):
     def __init__(
         self,
         rule: FreeRule,
-        local: Local,
+        local: OwnValues,
         shared: Shared,
         versions: tuple[Version, Version],
         arrays: LocalArrays,
@@ -103,7 +103,7 @@ class Free(Kept):
             for vectors in self.versions[0].vectors:
                 vectors[-k][...] = some if some.size else 0
 
-    def _states(self, version: Version) -> dict[Any, np.ndarray]:
+    def _states(self, version: Version) -> dict[object, np.ndarray]:
         """The states of the optimizer at the centre: views of a version, 0-d ones as float64."""
         recipe = self._at_centre
         if recipe is None:

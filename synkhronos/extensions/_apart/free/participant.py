@@ -31,7 +31,7 @@ from synkhronos.extensions._apart.free.pages import (
     STEPS,
     Page,
 )
-from synkhronos.extensions._apart.own_values import Local
+from synkhronos.extensions._apart.own_values import OwnValues
 from synkhronos.rules._base import FreeRule
 
 MOST_NOT_FINITE = 3  # steps or exchanges in a row
@@ -135,12 +135,17 @@ class Participant:
     sends: ClassVar[bool] = False
 
     def __init__(
-        self, member: Member, local: Local, rule: FreeRule, shared: Shared, assignment: Assignment
+        self,
+        member: Member,
+        local: OwnValues,
+        rule: FreeRule,
+        shared: Shared,
+        assignment: Assignment,
     ) -> None:
         self.rule = rule
         self.shared = shared
         self.peers: Peers = member.peers()
-        self.log: list[tuple[Any, ...]] = []
+        self.log: list[tuple[object, ...]] = []
         self._member = member
         self._local = local
         self._assignment = assignment

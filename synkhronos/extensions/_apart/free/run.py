@@ -111,7 +111,7 @@ class Run(PointSource):
         task: Task,
         free: Free,
         participant: Participant,
-        finished: Callable[[dict[str, Any]], None],
+        finished: Callable[[dict[str, object]], None],
         counts: SharedVariable,
         stall_warning: float | None,
         least: int,
@@ -137,7 +137,7 @@ class Run(PointSource):
         self._named: set[int] = set()
         self._stopping = False
         self._over = False
-        self._progress: list[dict[str, Any]] = []  # at the end
+        self._progress: list[dict[str, object]] = []  # at the end
         self._missed: int | None = None  # rows that were used when the master began
         self._counted = (0.0, 0.0)  # rows and loss at the previous point
         self._total = (0.0, 0.0)  # at the end

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,9 @@ from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._step.planned import Planned
 
 
-def check_start(made: Planned, args: Sequence[Any], kwargs: dict[str, Any], batches: Any) -> None:
+def check_start(
+    made: Planned, args: Sequence[object], kwargs: dict[str, object], batches: object
+) -> None:
     """Raise unless members can train on these inputs and batches."""
     what = made.function.what
     made.group.check("train.start")
@@ -35,8 +36,8 @@ def check_start(made: Planned, args: Sequence[Any], kwargs: dict[str, Any], batc
 
 def assignment_of(
     made: Planned,
-    given: Sequence[Any],
-    kwargs: dict[str, Any],
+    given: Sequence[object],
+    kwargs: dict[str, object],
     batches: Batches,
     epochs: int,
     fixed: bool = False,

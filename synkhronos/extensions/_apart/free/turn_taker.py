@@ -32,7 +32,7 @@ from synkhronos.extensions._apart.free.participant import (
     not_finite,
 )
 from synkhronos.extensions._apart.free.turns import Turns
-from synkhronos.extensions._apart.own_values import Local
+from synkhronos.extensions._apart.own_values import OwnValues
 from synkhronos.rules._base import STARTS_AS_CENTRE, Turn, TurnRule
 
 _LAST_TRIES = 5  # for a turn, at the end
@@ -44,7 +44,12 @@ class TurnTaker(Participant):
     rule: TurnRule
 
     def __init__(
-        self, member: Member, local: Local, rule: TurnRule, shared: Shared, assignment: Assignment
+        self,
+        member: Member,
+        local: OwnValues,
+        rule: TurnRule,
+        shared: Shared,
+        assignment: Assignment,
     ) -> None:
         super().__init__(member, local, rule, shared, assignment)
         self._turns = Turns(shared.pages, self.peers)

@@ -118,8 +118,8 @@ class NodesFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
 
     def _round(
         self,
-        given: Sequence[Any],
-        kwargs: dict[str, Any],
+        given: Sequence[object],
+        kwargs: dict[str, object],
         batches: Batches,
         order: BatchOrder,
         start: int,
@@ -127,7 +127,7 @@ class NodesFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
     ) -> tuple[int, float]:
         """Train with these batches, and meet; returns the rows, and the loss over them."""
         group, made, nodes = self.group, self._planned, self.nodes
-        with group.runner.turn("train.start"):
+        with group.runner.reserved("train.start"):
             group.runner.wake()
             group.runner.check_idle("train.start")
             if not made.installed:

@@ -11,7 +11,7 @@ from synkhronos.extensions._apart.free.kept import Free
 from synkhronos.extensions._apart.free.pages import Page, clear_pages
 from synkhronos.extensions._apart.free.participant import Assignment
 from synkhronos.extensions._apart.nodes.team import Team
-from synkhronos.extensions._apart.own_values import Local
+from synkhronos.extensions._apart.own_values import OwnValues
 from synkhronos.extensions._apart.recipe import PARAMETER, STATISTIC, LocalArrays
 
 
@@ -20,7 +20,7 @@ class Inside(ABC):
 
     Attributes
     ----------
-    local : Local
+    local : OwnValues
     arrays : LocalArrays
     pages : list of Page
     first : list of array
@@ -30,7 +30,7 @@ class Inside(ABC):
         begins with the first place.
     """
 
-    local: Local
+    local: OwnValues
     arrays: LocalArrays
     pages: list[Page]
     first: list[np.ndarray]

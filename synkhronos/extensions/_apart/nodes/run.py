@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
@@ -40,11 +40,11 @@ class NodesRun(PointSource):
         order: BatchOrder,
         per_round: int,
         round_of: Round,
-        restore: Callable[[dict[str, Any]], None],
+        restore: Callable[[dict[str, object]], None],
         variables: list[SharedVariable],
         counts: SharedVariable,
     ) -> None:
-        self.history: list[dict[str, Any]] = []
+        self.history: list[dict[str, object]] = []
         self._rows = 0
         self._order = order
         self._per_round = per_round

@@ -16,12 +16,12 @@ from synkhronos.extensions._apart.free.claims import RowsOfBatches
 from synkhronos.extensions._apart.free.pages import LOSS, LOSS_ROWS, ROWS, STEPS, Page
 from synkhronos.extensions._apart.free.participant import Assignment
 from synkhronos.extensions._apart.meeting import first_vectors
-from synkhronos.extensions._apart.own_values import Local
+from synkhronos.extensions._apart.own_values import OwnValues
 from synkhronos.extensions._apart.recipe import LocalArrays, LocalRecipe
 from synkhronos.extensions._step.update import FlatUpdate, Inputs, weights_of
 
 
-class Team(Local):
+class Team(OwnValues):
     """The state of a member whose node trains as one: parameters and states are the node's.
 
     Parameters

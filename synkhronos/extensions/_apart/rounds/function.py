@@ -110,11 +110,11 @@ class RoundFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
     @retried
     def __call__(
         self,
-        *args: Any,
-        batch: Any = None,
+        *args: object,
+        batch: object = None,
         num_slices: int | str = 1,
         timeout: float | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Make one step in each member, on its own values; after a period, all meet.
 
@@ -140,13 +140,13 @@ class RoundFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
         too, unless members keep them.
         """
         asked = self._planned.request(args, kwargs, batch, num_slices)
-        with self.group.runner.turn("train", timeout):
+        with self.group.runner.reserved("train", timeout):
             return self._step(asked)
 
-    def _step(self, asked: Request) -> Any:
+    def _step(self, asked: Request) -> object:
         if self._warming():
             assert self._warm is not None
-            value = self._warm.step_in_turn(asked)
+            value = self._warm.step_reserved(asked)
             self._count(1, 0)
             self._astray = self._without_states = True
             return value
@@ -215,8 +215,8 @@ class RoundFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
         *given, batches = args
         rows = _iterated(batches)
         left = self._to_meeting() if n is None else check_integer("steps: n", n, 1)
-        found: list[Any] = []
-        with self.group.runner.turn("train.steps", timeout):
+        found: list[object] = []
+        with self.group.runner.reserved("train.steps", timeout):
             self._planned.data_of(given, "steps()")
             while left:
                 taken = list(itertools.islice(rows, min(left, self._room())))
@@ -245,7 +245,7 @@ class RoundFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
         Cost: one round. Parameters and states of every member are read once.
         """
         group = self.group
-        with group.runner.turn("train.meet", timeout):
+        with group.runner.reserved("train.meet", timeout):
             group.runner.wake()
             group.runner.check_idle("train.meet")
             if not self._planned.installed or self._warming():
@@ -254,7 +254,7 @@ class RoundFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
             if not self._astray and (self._since or self._kept):
                 self._meet(publish=True)
 
-    def set(self, **numbers: Any) -> None:
+    def set(self, **numbers: object) -> None:
         """Change numbers of the rule, such as ``lr=0.5``, from the next meeting on.
 
         Raises
@@ -274,7 +274,7 @@ class RoundFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
         return 1 if self._warming() else self._to_meeting()
 
     @retried
-    def _steps(self, given: Sequence[Any], batches: list[Any]) -> list[Any]:
+    def _steps(self, given: Sequence[object], batches: list[object]) -> list[object]:
         """Make these steps; they do not go beyond the next meeting."""
         if self._warming() or not self.compiled or not self._planned.installed:
             first, *rest = batches  # a call of its own compiles
@@ -295,7 +295,7 @@ class RoundFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
         self._meet_if_due()
         return [values[0] if len(values) == 1 else values for values in found]
 
-    def _calls(self, given: Sequence[Any], batches: list[Any]) -> tuple[Call, ...]:
+    def _calls(self, given: Sequence[object], batches: list[object]) -> tuple[Call, ...]:
         """The calls of several steps; the first one carries what the user has set."""
         first, *rest = [self._planned.function.make(Request(given, batch=rows)) for rows in batches]
         if first.new is not None:
@@ -306,7 +306,7 @@ class RoundFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
         warmup = self.rule.warmup
         return bool(warmup and self._progress.container.storage[0][_STEPS] < warmup)
 
-    def _prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _prepare(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """See to it that all members have the function, and values to go on from."""
         group = self.group
         group.runner.wake()
@@ -408,7 +408,7 @@ def _local_step(average: bool, partials: tuple[tuple[int, bool], ...], call: Cal
     return LocalStep(call, call.function, average, partials)
 
 
-def _iterated(batches: Any) -> Iterator[Any]:
+def _iterated(batches: object) -> Iterator[object]:
     if not isinstance(batches, Iterable):
         raise InputTypeError(
             f"steps: the batches are a list or an iterator, found {shown(batches)}"

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import batched
 from pathlib import Path
-from typing import Any
 
 from synkhronos.training._record.exporters.numbers import finite, numbers_of
 from synkhronos.training._record.exporters.target import Target
@@ -54,7 +53,7 @@ class MLflowRun(Target):
     def place(self) -> str:
         return f"run {self._id} of MLflow"
 
-    def take(self, lines: Sequence[Mapping[str, Any]]) -> None:
+    def take(self, lines: Sequence[Mapping[str, object]]) -> None:
         found = []
         for line in lines:
             self._step = finite(line.get("step"), self._step)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tensorboardX import SummaryWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -34,7 +33,7 @@ class TensorBoard(Target):
     def place(self) -> str:
         return str(self._folder)
 
-    def take(self, lines: Sequence[Mapping[str, Any]]) -> None:
+    def take(self, lines: Sequence[Mapping[str, object]]) -> None:
         for line in lines:
             if (to := step_of_return(line)) is not None:
                 self._drop_after(int(to))

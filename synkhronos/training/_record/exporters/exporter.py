@@ -26,7 +26,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 _NO_PROCESS = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
 _PAUSE = 0.5  # seconds between two looks for new lines
 
-type Lines = list[dict[str, Any]]
+type Lines = list[dict[str, object]]
 
 
 def check_target(to: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from synkhronos.training._record.run_folder import is_number
 
@@ -12,7 +11,7 @@ MANY = 64  # numbers of a list; a longer one, such as a large table of confusion
 _OWN = ("kind", "time", "step", "epoch")
 
 
-def numbers_of(line: Mapping[str, Any]) -> dict[str, float]:
+def numbers_of(line: Mapping[str, object]) -> dict[str, float]:
     """The numbers and truth values of a line; those in objects and lists by their path."""
     return {
         name: float(value)
@@ -22,12 +21,12 @@ def numbers_of(line: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def finite(value: Any, otherwise: float) -> float:
+def finite(value: object, otherwise: float) -> float:
     """A number that a step or a time can be, or another one."""
     return value if is_number(value) and math.isfinite(value) else otherwise
 
 
-def _named(name: str, value: Any) -> Iterator[tuple[str, int | float]]:
+def _named(name: str, value: object) -> Iterator[tuple[str, int | float]]:
     if isinstance(value, bool) or is_number(value):
         yield name, value
     elif isinstance(value, Mapping):

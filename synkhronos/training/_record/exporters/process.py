@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host import files
@@ -24,7 +23,7 @@ _NICE = 10  # members come first
 log = logging.getLogger("synkhronos")
 
 
-def checked_targets(given: str | Sequence[str], folder: Any) -> tuple[str, ...]:
+def checked_targets(given: str | Sequence[str], folder: object) -> tuple[str, ...]:
     """The targets of `fit`, one or several.
 
     Raises

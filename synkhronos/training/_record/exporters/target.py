@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 
 class Target(ABC):
@@ -28,7 +27,7 @@ class Target(ABC):
         """Where it writes, for a person."""
 
     @abstractmethod
-    def take(self, lines: Sequence[Mapping[str, Any]]) -> None:
+    def take(self, lines: Sequence[Mapping[str, object]]) -> None:
         """Take further lines, in their order. They can be read there when this returns.
 
         After a line ``resumed`` of step n, those before it with a larger step no longer count.
