@@ -19,6 +19,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
 
 from synkhronos._checks import shown
 from synkhronos._errors import BackendMissing, InputError, InputTypeError
@@ -69,7 +70,12 @@ class KerasNet(Net):
 
 
 def from_keras(
-    model: Any, loss: object = None, *, inputs: object = None, y: object = None, seed: int = 0
+    model: Any,
+    loss: object = None,
+    *,
+    inputs: object = None,
+    y: Variable | None = None,
+    seed: int = 0,
 ) -> KerasNet:
     """Let a group train a Keras 3 model.
 
@@ -315,7 +321,7 @@ def _seeds(model: Any) -> set[int]:
     return {id(g.state) for each in layers for g in getattr(each, "_seed_generators", ())}
 
 
-def _words(x: Any, seed: int) -> tuple[list[object], dict[object, object]]:
+def _words(x: Any, seed: int) -> tuple[list[Variable], dict[object, object]]:
     """Random words with a row for each row of x; a member draws its own."""
     rng = pytensor.shared(np.random.default_rng(seed), name="dropout")
     after, words = pt.random.integers(
@@ -373,9 +379,9 @@ def _accuracy(loss: object, scores: Any, target: Any) -> Metric | None:
     return None
 
 
-def _inputs_of(model: Any, inputs: object) -> list[object]:
+def _inputs_of(model: Any, inputs: object) -> list[Variable]:
     if inputs is not None:
-        found = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+        found: list[Any] = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         if not all(isinstance(v, pt.TensorVariable) and v.type.ndim for v in found):
             raise InputTypeError(f"from_keras: inputs={shown(inputs)}: give variables with rows")
         return found

@@ -28,6 +28,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
 from synkhronos._checks import check_integer, options_checked, shown
+from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError, InputTypeError, ReductionWarning
 from synkhronos._warnings import refusing
 from synkhronos.extensions._step.exchanges import Exchange, TopK
@@ -169,7 +170,7 @@ def fit(
     reduction: str | None = None,
     compress: str | None = None,
     exchange: Exchange | None = None,
-    mode: object = None,
+    mode: ModeLike = None,
     name: str | None = None,
     trace: int = 0,
     config: Mapping[str, object] | None = None,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
 from synkhronos._checks import shown
@@ -54,8 +55,8 @@ class Net:
     """
 
     loss: Variable
-    params: Sequence[Any]
-    inputs: Sequence[Any]
+    params: Sequence[SharedVariable]
+    inputs: Sequence[Variable]
     outputs: Any = None
     metrics: Mapping[str, object] = field(default_factory=dict)
     updates: object = None
@@ -70,7 +71,7 @@ def is_net(found: object) -> bool:
     return isinstance(found, Net) or all(hasattr(found, name) for name in _NEEDED)
 
 
-def inputs_of(net: Net) -> list[object]:
+def inputs_of(net: Net) -> list[Variable]:
     """All inputs with rows: the words of augmentation are the last one.
 
     Raises
@@ -79,7 +80,7 @@ def inputs_of(net: Net) -> list[object]:
         The words are among the others.
     """
     given = net.inputs
-    found = list(given) if isinstance(given, list | tuple) else [given]
+    found: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     if net.augment is None:
         return found
     if net.augment in found:
@@ -90,7 +91,7 @@ def inputs_of(net: Net) -> list[object]:
 def training_function[T](
     make: Callable[..., T],
     net: Net,
-    inputs: Sequence[object],
+    inputs: Sequence[Variable],
     optimizer: Callable[..., object],
     **options: object,
 ) -> T:

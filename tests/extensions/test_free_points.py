@@ -246,23 +246,20 @@ def test_runs_have_the_users_values(group: synk.Group) -> None:
         assert abs(ws[0].get_value()[0] - start) < abs(start - 1.5)
 
 
+def towards_rows(rule: rules.Rule, start: float) -> tuple[Any, Any]:
+    """Three parameters that begin at `start`, and a function that trains them towards rows."""
+    x = pt.vector("x", dtype="float64")
+    w = pytensor.shared(np.full(3, start), name="w")
+    loss = ((w - x[:, None]) ** 2).sum(axis=1).mean()
+    return w, make_train_function(loss, [w], x, None, updates.sgd, 0.05, rule=rule, mode=FAST)
+
+
 @pytest.mark.parametrize("rule", [rules.EASGD(1), rules.Hogwild()], ids=str)
 def test_a_refused_contribution_leaves_the_centre_whole(
     group: synk.Group, rule: rules.Rule
 ) -> None:
     """One step whose gradient is not finite; its loss is not in the means of later points."""
-    x = pt.vector("x", dtype="float64")
-    w = pytensor.shared(np.zeros(3), name="w")
-    train = make_train_function(
-        ((w - x[:, None]) ** 2).sum(axis=1).mean(),
-        [w],
-        x,
-        None,
-        updates.sgd,
-        0.05,
-        rule=rule,
-        mode=FAST,
-    )
+    w, train = towards_rows(rule, 0.0)
     rows = np.ones(100)
     rows[37] = np.nan
     data = train.build_inputs(rows)
@@ -279,24 +276,13 @@ def test_a_refused_contribution_leaves_the_centre_whole(
 def test_parameters_that_stay_not_finite(size: int, name: str) -> None:
     """Three in a row raise, in the worker or in the master; the centre is kept."""
     with synk.Group(size) as group:
-        x = pt.vector("x", dtype="float64")
-        w = pytensor.shared(np.ones(3), name="w")
         rule = {
             "easgd": rules.EASGD(1),
             "quorum": rules.Downpour(1, quorum=2),
             "gosgd": rules.GoSGD(1.0),
             "hogwild": rules.Hogwild(),
         }[name]
-        train = make_train_function(
-            ((w - x[:, None]) ** 2).sum(axis=1).mean(),
-            [w],
-            x,
-            None,
-            updates.sgd,
-            0.05,
-            rule=rule,
-            mode=FAST,
-        )
+        w, train = towards_rows(rule, 1.0)
         data = train.build_inputs(np.full(200, np.nan))
         error = FloatingPointError if size == 1 else (FloatingPointError, synk.WorkerError)
         with pytest.raises(error, match="not finite"), train.start(data, batches_of(200, 2)) as run:

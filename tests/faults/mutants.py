@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PARTS = ("synkhronos", "tests", "scripts", "demos", "pyproject.toml", "README.rst", "setup.py")
 LIMIT = 300  # seconds: a mutant may hang, which is a failure of its tests too
 
 
@@ -702,7 +703,7 @@ def caught(mutant: Mutant) -> str:
     """The first test that the mutant fails; "" if it passes all of them."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         tree = Path(name)
-        for part in ("synkhronos", "tests", "demos", "pyproject.toml", "README.rst", "setup.py"):
+        for part in PARTS:
             source = ROOT / part
             copy = shutil.copytree if source.is_dir() else shutil.copy
             copy(source, tree / part)
@@ -726,8 +727,11 @@ def caught(mutant: Mutant) -> str:
         finally:
             _end_all(tree)
     found = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
-    if found:
+    if found and "::" in found[1]:
         return found[1]
+    if found:  # no test has run
+        print(f"{found[1]} cannot be imported: {said[-300:]}")
+        return ""
     if process.returncode in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
         return ""
     return f"pytest ended with status {process.returncode}: {said[-300:]}"

@@ -11,6 +11,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from modes import FAST
+from read_rows import Source
 from selection import thorough
 
 import synkhronos as synk
@@ -26,20 +27,6 @@ RULES = [
     *(None, rules.DiLoCo(2), rules.EASGD(period=2)),
     *thorough(rules.Average(2), rules.GoSGD()),
 ]
-
-
-class Files:
-    """Rows that are read in batches, such as those of a file."""
-
-    def __init__(self, rows: np.ndarray) -> None:
-        self._rows = rows
-        self.shape, self.dtype = rows.shape, rows.dtype
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, rows: Any) -> np.ndarray:
-        return self._rows[rows]
 
 
 @pytest.mark.pairwise
@@ -70,7 +57,7 @@ def test_values_of_validation(
             optimizer=functools.partial(updates.sgd, learning_rate=0.2),
             epochs=epochs,
             rule=rule,
-            validation={"none": None, "array": rows, "source": tuple(map(Files, rows))}[validated],
+            validation={"none": None, "array": rows, "source": tuple(map(Source, rows))}[validated],
             metrics=given[named],
             folder=tmp_path / "run" if resumed else None,
             resume="auto" if resumed else None,

@@ -12,6 +12,7 @@ import pytest
 from modes import FAST
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from read_rows import Source
 
 import synkhronos as synk
 from synkhronos import nn, rules
@@ -29,20 +30,6 @@ CASES = {
     "no axis": ((), (4,), "a single value, .*a vector of 4"),
     "one axis more": ((4, 1), (None,), r"4 x 1, .*any length: .*reshape\(-1, 4\)"),
 }  # fmt: skip
-
-
-class Source:
-    """Rows that are read from somewhere."""
-
-    def __init__(self, rows: np.ndarray) -> None:
-        self._rows = rows
-        self.shape, self.dtype = rows.shape, rows.dtype
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, rows: Any) -> np.ndarray:
-        return self._rows[rows]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -9,6 +9,7 @@ import numpy as np
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
+from synkhronos._engine.graph_types import ModeLike
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseRecipe
 from synkhronos.extensions._apart.recipe import LocalRecipe
 from synkhronos.extensions._step.flat import lay_out, shapes_of
@@ -76,7 +77,7 @@ class OwnVariables:
         function = plan.function.recipe
         shapes = shapes_of(plan.partition)
         shapes |= {v: v.get_value(borrow=True).shape for v in self.statistics}
-        how: tuple[object, dict[str, object]] = function.mode, function.config
+        how: tuple[ModeLike, dict[str, object]] = function.mode, function.config
         flat = lay_out(plan.partition, shapes, 1, *how)
         resident = plan.rule.recipe(*how) if self._planned.resident else None
         values = self.moved, self.statistics, self.outer, first or {}

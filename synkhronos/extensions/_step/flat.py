@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
+from synkhronos._engine.graph_types import ModeLike
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._step.exchanges import Exchange, TopK
 from synkhronos.extensions._step.layout import Bucket, assign_owners, bucket
@@ -40,7 +41,7 @@ class FlatRecipe:
     buckets: tuple[Bucket, ...]
     owners: tuple[int, ...]
     members: int
-    mode: object
+    mode: ModeLike
     config: dict[str, object]
     exchange: Exchange | None = None
     kept: tuple[SharedVariable, ...] = ()
@@ -67,7 +68,7 @@ def lay_out(
     partition: Partition,
     shapes: dict[SharedVariable, tuple[int, ...]],
     members: int,
-    mode: object,
+    mode: ModeLike,
     config: dict[str, object],
     exchange: Exchange | None = None,
     kept: tuple[SharedVariable, ...] = (),

@@ -8,6 +8,7 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
+from synkhronos._engine.graph_types import ModeLike
 from synkhronos._plan.reductions import Reduction, accumulator
 
 
@@ -30,7 +31,7 @@ class UpdateRule:
     params: tuple[SharedVariable, ...]
     leaves: tuple[Variable, ...] = ()
 
-    def recipe(self, mode: object, config: dict[str, object]) -> ResidentRecipe:
+    def recipe(self, mode: ModeLike, config: dict[str, object]) -> ResidentRecipe:
         """The recipe for members whose parameters lie in GPU memory."""
         shapes = [tuple(np.shape(v.get_value(borrow=True))) for v in self.params]
         changed = [tuple(np.shape(v.get_value(borrow=True))) for v, _ in self.updates]
@@ -62,7 +63,7 @@ class ResidentRecipe:
     leaves: tuple[Variable, ...]
     of_places: tuple[tuple[int, ...], ...]
     shapes: tuple[tuple[int, ...], ...]
-    mode: object
+    mode: ModeLike
     config: dict[str, object]
 
     @property

@@ -35,6 +35,7 @@ from synkhronos._engine.commands.call import (
     compute_call,
     contribute_call,
 )
+from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.member import Member
 from synkhronos._engine.progress import watch
 from synkhronos._engine.python_mode import python_mode
@@ -167,7 +168,7 @@ class FlatUpdate(Kept):
         inputs: list[Any],
         outputs: Sequence[Variable],
         replace: dict[Variable, Variable],
-        mode: object = None,
+        mode: ModeLike = None,
     ) -> Any:
         """Compile, with the rule's leaves as the last inputs."""
         places = {v: v.type() for v in self.recipe.partition.leaves}
@@ -430,7 +431,7 @@ class FlatUpdate(Kept):
             views[k][...] = value
 
 
-def _host_mode(mode: object) -> object:
+def _host_mode(mode: ModeLike) -> ModeLike:
     """The mode of the update of shared memory: NUMBA instead of JAX, which cannot write to it."""
     return "NUMBA" if runs_jax(mode) else mode
 
@@ -464,7 +465,7 @@ class _Places(GraphRewriter):
         pass
 
 
-def _in_place(mode: object, places: dict[int, int]) -> object:
+def _in_place(mode: ModeLike, places: dict[int, int]) -> ModeLike:
     """The mode, where outputs are written to the memory of these inputs if that is possible."""
     return get_mode(_host_mode(mode)).register((_Places(places), 50.4), (_Places({}), 50.9))
 

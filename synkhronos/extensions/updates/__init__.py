@@ -206,7 +206,7 @@ def split(
 def apply_rule(
     rule: Callable[..., object],
     loss_or_grads: Variables,
-    params: Sequence[object],
+    params: Sequence[SharedVariable],
     args: Sequence[object],
     kwargs: Mapping[str, object],
 ) -> Updates:
@@ -579,7 +579,7 @@ def _nonflat(
 
 
 def _flattened(
-    grads: Sequence[Variable], params: Sequence[Any]
+    grads: Sequence[Variable], params: Sequence[SharedVariable]
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """A shared vector and its new value for each dtype, and a view for each parameter."""
     by_dtype: dict[str, list[int]] = {}

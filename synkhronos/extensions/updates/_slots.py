@@ -186,7 +186,7 @@ def trainable(params: object, what: str = "params") -> list[Any]:
 
 
 def gradients(
-    loss_or_grads: Variables, params: Sequence[object], kept: Sequence[SharedVariable]
+    loss_or_grads: Variables, params: Sequence[SharedVariable], kept: Sequence[SharedVariable]
 ) -> list[Any]:
     """The gradients of the parameters kept, each of its parameter's type.
 

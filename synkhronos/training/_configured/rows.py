@@ -211,7 +211,9 @@ def _fitted(rows: object, variable: Any) -> object:
     return rows.astype(wanted) if isinstance(rows, np.ndarray) else SourceView(rows, wanted)
 
 
-def _found(config: Config, given: object, key: str, inputs: Sequence[object]) -> tuple[object, ...]:
+def _found(
+    config: Config, given: object, key: str, inputs: Sequence[Variable]
+) -> tuple[object, ...]:
     if isinstance(given, str):
         kind, colon, rest = given.partition(":")
         if colon and kind == "known":
@@ -247,7 +249,7 @@ def _synthetic(text: str) -> tuple[object, ...]:
 
 
 def _files(
-    data: Data, base: str, given: object, inputs: Sequence[object], key: str
+    data: Data, base: str, given: object, inputs: Sequence[Variable], key: str
 ) -> tuple[object, ...]:
     paths = _absolute(given, base)
     kind = data.format or _format_of(paths)

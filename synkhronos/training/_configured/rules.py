@@ -65,7 +65,7 @@ def _made[T](
     arguments: Mapping[str, object],
     path: str,
 ) -> T:
-    """What a name of `kinds` stands for, made with arguments; errors begin with `path`."""
+    """Make the one of `kinds` that has this name; the text of errors begins with `path`."""
     if name not in kinds:
         raise InputError(
             f"{path}: there is no {what} {name!r}{meant(name, kinds)}; there are {', '.join(kinds)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from pytensor.tensor.variable import TensorVariable
+from pytensor.graph.basic import Variable
 
 from synkhronos._api.data import Data
 from synkhronos._api.make_data import data as make_data
@@ -50,7 +50,7 @@ class Feed(Rows):
         self,
         given: Sequence[Any],
         batches: Batches,
-        inputs: Sequence[Any],
+        inputs: Sequence[Variable],
         prefetch: int = 2,
         read: Any = "master",
         augmented: bool = False,
@@ -115,7 +115,7 @@ class Feed(Rows):
             self._loader.close()
 
 
-def rows_of(given: Sequence[object], inputs: Sequence[object], what: str) -> int:
+def rows_of(given: Sequence[object], inputs: Sequence[Variable], what: str) -> int:
     """The number of rows of the data, after a check that there is one for each input.
 
     Raises
@@ -158,7 +158,7 @@ def listed(given: object) -> list[object]:
     return list(given) if isinstance(given, tuple | list) else [given]
 
 
-def _shared(array: np.ndarray, variable: TensorVariable) -> Data:
+def _shared(array: np.ndarray, variable: Variable) -> Data:
     """Data of an array, whose dtype must be held without loss."""
     try:
         return make_data(array, var=variable)

@@ -43,7 +43,7 @@ class SerialCheck:
         steps: int,
         loss: Variable,
         params: Sequence[SharedVariable],
-        inputs: Sequence[Any],
+        inputs: Sequence[Variable],
         optimizer: Callable[..., object],
         updates: object = None,
         givens: object = None,
