@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -676,6 +677,7 @@ def test_a_train_function(folder: Path) -> None:
         (lambda: [np.zeros(3)], "no name|not shared"),
         (lambda: shared(1.0, "a"), "not a list or dict"),
         (lambda: None, "not a list or dict"),
+        (lambda: SimpleNamespace(params=[shared(1.0, "a")]), "not a train function"),
         (lambda: {"a": pytensor.shared("text", name="a")}, "a .* not an array of numbers"),
     ],
 )
