@@ -65,6 +65,22 @@ for source in ((sources.npy(f"{path}_x.npy"), sources.npy(f"{path}_y.npy")),
             check(f(a, b), batches.order(batches.epoch)[:size])
             batches.restore(state)
         loader.close()
+class Slow:  # rows that take their time, while those that a left loop has asked for are ready
+    shape, dtype = rows.shape, rows.dtype
+    def __len__(self):
+        return 101
+    def __getitem__(self, picked):
+        time.sleep(0.05)
+        return rows[picked]
+batches = Batches(101, 30, seed=2)
+loader = Loader((Slow(), sources.npy(f"{path}_y.npy")), batches, prefetch=2, read="node")
+for a, b in loader:
+    break
+time.sleep(0.5)
+for a, b in loader:
+    check(f(a, b), batches.order(batches.epoch)[:30])
+    break
+loader.close()
 only = Loader(sources.npy(f"{path}_x.npy"), Batches(101, 50, shuffle=False), read="node")
 g = synk.function([x], x.sum())
 np.testing.assert_allclose([g(a) for a in only], [rows[i:i + 50].sum() for i in (0, 50, 100)])

@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_refused(case: str) -> None:
         call()
 
 
-@pytest.mark.parametrize("mode", [*MODES, NUMBA])
+@pytest.mark.parametrize("mode", [*MODES, "NUMBA"])
 def test_images_that_turn_out_not_to_fit(mode: str) -> None:
     """Refused as those are of which it is known."""
     if mode == "JAX":
