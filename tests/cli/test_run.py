@@ -523,10 +523,25 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
 
 
+# print that a signal has come, and wait until `synk run` has taken the one that it got
+_TAKEN = """print("first", flush=True)
+def waits():
+    with open(f"/proc/{os.getppid()}/status") as file:
+        pending = [int(line.split()[1], 16) for line in file if line.startswith("ShdPnd")]
+    return pending[0] >> signal.SIGINT - 1 & 1
+while waits():
+    time.sleep(0.01)
+"""
+
+
 def test_at_a_terminal_ctrl_c_reaches_the_script_once() -> None:
-    """The terminal sends it to both processes, so `synk run` does not pass it on."""
+    """The terminal sends it to both processes, so `synk run` does not pass it on.
+
+    It sleeps until the script has handled the first one: two that wait would be one.
+    """
     master, slave = os.openpty()
-    words = ["-P", "-m", "synkhronos", "run", "-c", COUNTS]
+    code = COUNTS.replace("time.sleep(0.2)\n", f"{_TAKEN}time.sleep(0.2)\n")
+    words = ["-P", "-m", "synkhronos", "run", "-c", code]
     process = subprocess.Popen(
         [sys.executable, "-c", _AT_A_TERMINAL, os.ttyname(slave), *words],
         stdin=subprocess.DEVNULL,
@@ -534,7 +549,10 @@ def test_at_a_terminal_ctrl_c_reaches_the_script_once() -> None:
     )
     try:
         _read_until(master, b"ready")
+        process.send_signal(signal.SIGSTOP)
         os.write(master, b"\x03")
+        _read_until(master, b"first")
+        process.send_signal(signal.SIGCONT)
         assert b"[2]" in _read_until(master, b"]")
         assert process.wait(LIMIT) == 75
     finally:
