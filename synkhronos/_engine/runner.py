@@ -240,8 +240,6 @@ class Runner:
             raise GroupError(f"{what}: {_BUSY}")
         return self.lock if timeout is None else self._limited(timeout)
 
-    turn = reserved  # as synkhronos.pymc calls it
-
     @contextlib.contextmanager
     def _limited(self, timeout: float) -> Iterator[None]:
         check_seconds("timeout", timeout)
@@ -442,8 +440,6 @@ class Runner:
             self._task = None
             if self._transactions.undecided or self._left:
                 self._leave()
-
-    await_in_turn = await_reserved  # as synkhronos.pymc calls it
 
     def _finish_task(self, task: Task) -> dict[int, object]:
         try:

@@ -204,7 +204,7 @@ class GroupLikelihood:
                 f"{self._what}: its parameters had {self._likelihood.size} elements when the model "
                 f"was divided, now they have {len(theta)}: close it and divide it again"
             )
-        with group.runner.turn(self._what):
+        with group.runner.reserved(self._what):
             group.runner.wake()
             places, command = self._write(theta, latents)
             found = group.runner.run(command, self._what)
@@ -258,7 +258,7 @@ class GroupLikelihood:
         cached = all(fills_cache_of_numba(f.plan.recipe.mode) for f in self._functions)
         if group.size == 1 or group.member.communicator.nodes > 1 or not cached:
             return
-        with group.runner.turn(self._what), telling(self._doing, group.channel.compiling):
+        with group.runner.reserved(self._what), telling(self._doing, group.channel.compiling):
             group.runner.check_idle(self._what)
             _, command = self._write(theta, latents)
             task = group.runner.start(FillCache(command.calls), self._what)
@@ -267,7 +267,7 @@ class GroupLikelihood:
                     work()
             finally:
                 with contextlib.suppress(WorkerError):  # which the first evaluation raises
-                    group.runner.await_in_turn(task)
+                    group.runner.await_reserved(task)
 
     def _is_soon_done(self, task: Task, command: Evaluate) -> bool:
         """Do the master's own share; whether the worker takes no longer than from a full cache."""

@@ -104,8 +104,8 @@ def _name_normal_tail(fgraph: Any, node: Any) -> Any:
 def _as_pymc(z: Any) -> Any:
     """log_ndtr(z) to the last digit of PyMC's formula.
 
-    That divides by a root of 2 in the dtype of PyTensor's constant, which is float32. It does not
-    do so in the square that it subtracts below -1.
+    The formula divides by a root of 2 in the dtype of PyTensor's constant, which is float32. It
+    does not do so in the square that it subtracts below -1.
     """
     root = float(np.sqrt(np.asarray(2.0, pt.sqrt(2.0).type.dtype)))
     part = (2 / root**2 - 1) / 2
@@ -204,7 +204,7 @@ def stable(outputs: Sequence[Any]) -> list[Any]:
 def hinders_vectorising(variable: Variable) -> bool:
     """Whether a loop that could be vectorised is not, if what computes the variable is part of it.
 
-    That are sums by indices, and whether a condition holds in all rows.
+    Such loops are sums by indices, and whether a condition holds in all rows.
     """
     node = variable.owner
     if node is None or not isinstance(node.op, AdvancedIncSubtensor | All):

@@ -163,8 +163,8 @@ def with_exact_checks(array: Any) -> Any:
     """The array with PyMC's checks of parameters as choices, where a failure may not give -inf.
 
     Where a check fails, PyMC replaces what is below it by -inf. A member instead returns -inf for
-    all its rows. That is the same for a check whose value is added to others, but not for one whose
-    value is negated, or put into another function: log(exp(a) + exp(-inf)) is a.
+    all its rows. The sum is the same for a check whose value is added to others, but not for one
+    whose value is negated, or put into another function: log(exp(a) + exp(-inf)) is a.
 
     Raises
     ------
