@@ -8,7 +8,8 @@ each latent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,22 +21,27 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.link.numba.linker import NumbaLinker
 
 from synkhronos._backends.vectorised.tails import expanded
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._errors import InputError
+from synkhronos.pymc._repeated._choice import GAIN, LEAST_ROWS, cheapest
+from synkhronos.pymc._repeated._columns import RowTerms
+from synkhronos.pymc._repeated._form import Form
 from synkhronos.pymc._rewrites import (
     Hoisted,
     hinders_vectorising,
     hoist,
+    rewritten,
     simplified,
     with_named_tails,
 )
 from synkhronos.pymc._rows import Place, Reading, is_smooth
-from synkhronos.pymc._terms import Terms
+from synkhronos.pymc._terms import Term, Terms
+
+log = logging.getLogger("synkhronos")
 
 _PLAIN = python_mode()
 
@@ -86,16 +92,61 @@ def _value(leaf: Any) -> Any:
     return leaf.data if isinstance(leaf, Constant) else leaf.container.storage[0]
 
 
+class PartData:
+    """The data of terms with the same rows.
+
+    Attributes
+    ----------
+    rowed, whole : dict
+        Data that have rows, which come first, and data that each row needs whole; each with its
+        placeholder.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        reading: Reading,
+        free: Collection[Any],
+        point: Mapping[Any, np.ndarray],
+    ) -> None:
+        self._names = list(names)
+        found = {p: v for p, v in reading.sources.items() if p[0] not in free}
+        self.rowed = {_leading(p): v for p, v in found.items() if p[1] is not None}
+        self.whole = {p[0]: v for p, v in found.items() if p[1] is None}
+        self._rowed = Values(list(self.rowed), point)
+        self._whole = Values(list(self.whole), point)
+
+    @property
+    def shareds(self) -> list[SharedVariable]:
+        """The shared variables of the model's data, which the user can set."""
+        return [*self._rowed.shareds, *self._whole.shareds]
+
+    def arrays(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The current values."""
+        rowed = self._rowed.arrays()
+        lengths = {len(a) for a in rowed}
+        if len(lengths) > 1:
+            raise InputError(
+                f"the data of {', '.join(self._names)} differ in their numbers of rows: "
+                f"{sorted(lengths)}. They were equal when the model was divided: close the "
+                "division, and divide the model again"
+            )
+        return rowed, self._whole.arrays()
+
+
 class DividedTerms:
     """The terms with the same number of rows.
 
     Attributes
     ----------
     rows : int
+        The number of the user's rows.
     names : list of str
         The observed variables.
     latents : list of int
         Indices of the likelihood's latents that have these rows.
+    form : Form
+        The rows that are summed.
     scattered : list of Variable
         Inputs of the member's graph that have rows: latents, data, hoisted data.
     broadcast : list of Variable
@@ -106,26 +157,24 @@ class DividedTerms:
 
     def __init__(
         self,
-        rows: int,
         names: list[str],
         reading: Reading,
+        data: PartData,
+        form: Form,
         theta: Any,
         pieces: dict[Any, ThetaSlice],
         everything: Sequence[ThetaSlice],
         latents: dict[int, Any],
-        scattered: dict[Any, Any],
-        whole: dict[Any, Any],
-        point: Mapping[Any, np.ndarray],
     ) -> None:
-        self.rows = rows
+        self.rows = reading.rows
         self.names = names
         self.latents = list(latents)
-        self.data = Values(list(scattered), point)
-        self.whole = Values(list(whole), point)
-        scattered_places, whole_places = list(scattered.values()), list(whole.values())
-        conditions = [] if reading.holds is None else [reading.holds]
+        self.form = form
+        self._data = data
+        self._known: tuple[list[Any], tuple[list[np.ndarray], list[np.ndarray]]] | None = None
+        conditions = [] if form.holds is None else [form.holds]
         graph, *conditions = simplified(
-            _rewritten(with_named_tails([reading.total, *conditions])), _positive(scattered)
+            rewritten(with_named_tails([form.total, *conditions])), _positive(data.rowed)
         )
         if reading.refuses_nan:
             conditions.append(pt.invert(pt.isnan(graph)))
@@ -137,8 +186,8 @@ class DividedTerms:
         used = {id(p): by.get(v) for v, p in pieces.items()}
         flat = _joined(graph, [(p.stop - p.start, used.get(id(p))) for p in everything])
         outputs = [flat, *(by[v] for v in latents.values() if is_smooth(v))]
-        outputs = _rewritten(outputs)
-        hoisted = hoist(outputs, scattered_places, whole_places)
+        outputs = rewritten(outputs)
+        hoisted = hoist(outputs, form.places, form.whole)
         self.hoisted: Hoisted = hoisted
         unpacked = [
             (v, theta[p.start : p.stop].reshape(p.shape, ndim=len(p.shape)).astype(v.type.dtype))
@@ -148,10 +197,10 @@ class DividedTerms:
             hoisted.outputs, replace=unpacked, rebuild_strict=False
         )
         used = set(ancestors(self.outputs))
-        self._keep_data = [v in used for v in scattered_places]
-        self._keep_whole = [v in used for v in whole_places]
-        rowed = [v for v, keep in zip(scattered_places, self._keep_data, strict=True) if keep]
-        fixed = [v for v, keep in zip(whole_places, self._keep_whole, strict=True) if keep]
+        self._keep_data = [v in used for v in form.places]
+        self._keep_whole = [v in used for v in form.whole]
+        rowed = [v for v, keep in zip(form.places, self._keep_data, strict=True) if keep]
+        fixed = [v for v, keep in zip(form.whole, self._keep_whole, strict=True) if keep]
         self.scattered = [*latents.values(), *rowed, *hoisted.rows]
         self.broadcast = [theta, *fixed]
 
@@ -162,7 +211,7 @@ class DividedTerms:
         outputs = self.outputs if numba and vectorised else expanded(self.outputs)
         if not numba:
             return outputs, mode
-        found = _rewritten(outputs, "specialize")
+        found = rewritten(outputs, "specialize")
         if any(map(hinders_vectorising, ancestors(found))):
             mode = mode.excluding("fuse_indexed_into_elemwise")
         return found, mode
@@ -170,23 +219,26 @@ class DividedTerms:
     @property
     def shareds(self) -> list[SharedVariable]:
         """The shared variables of the model's data, which the user can set."""
-        return [*self.data.shareds, *self.whole.shareds]
+        return self._data.shareds
 
     def arrays(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The data that is scattered (rows first), and the data that each member needs whole."""
-        rowed = self.data.arrays()
-        whole = self.whole.arrays()
-        lengths = {len(a) for a in rowed}
-        if len(lengths) > 1:
-            raise InputError(
-                f"the data of {', '.join(self.names)} differ in their numbers of rows: "
-                f"{sorted(lengths)}. They were equal when the model was divided: close the "
-                "division, and divide the model again"
-            )
+        """The data that is scattered (rows first), and the data that each member needs whole.
+
+        If the form has fewer rows than the user's data, they are kept until other data are set.
+        """
+        now = [shared.container.storage[0] for shared in self.shareds]
+        if self._known is not None:
+            seen, found = self._known
+            if all(a is b for a, b in zip(seen, now, strict=True)):
+                return found
+        rowed, whole = self.form.arrays(*self._data.arrays())
         more = self.hoisted.arrays(rowed, whole)
         kept = [a for a, keep in zip(rowed, self._keep_data, strict=True) if keep]
         fixed = [a for a, keep in zip(whole, self._keep_whole, strict=True) if keep]
-        return [*kept, *more], fixed
+        found = [*kept, *more], fixed
+        if self.form.described:
+            self._known = now, found
+        return found
 
 
 def _gradients(graph: Any, wrt: Sequence[Any], names: Sequence[str]) -> Sequence[Any]:
@@ -203,15 +255,6 @@ def _gradients(graph: Any, wrt: Sequence[Any], names: Sequence[str]) -> Sequence
 def mode_of(mode: Any) -> Any:
     """The Mode of a name; "C" means PyTensor's CVM, which runs C code if an operation has some."""
     return get_mode("CVM" if mode == "C" else mode)
-
-
-def _rewritten(graph: Any, *more: str) -> Any:
-    """A copy of the graph, rewritten, without the rewrites for C.
-
-    The latter make PyTensor look for a BLAS to link with, and warn if it finds none.
-    """
-    include = "canonicalize", "stabilize", *more
-    return rewrite_graph(graph, include=include, exclude=("cxx_only",), clone=True)
 
 
 def _joined(total: Any, slots: Sequence[tuple[int, Any]]) -> Any:
@@ -246,16 +289,19 @@ class Likelihood:
         What members compute from the variables above.
     """
 
-    def __init__(self, terms: Terms, point: Mapping[Any, np.ndarray]) -> None:
+    def __init__(
+        self, terms: Terms, point: Mapping[Any, np.ndarray], repeated: bool = True
+    ) -> None:
         free, shapes = terms.free, terms.shapes
         self.names = terms.names
-        self.computed = frozenset().union(*[reading.computed for _, reading in terms.readings])
+        formed = list(_formed(terms, point, repeated))
+        self.computed = frozenset().union(*[reading.computed for _, reading, *_ in formed])
         pieces: dict[Place, ThetaSlice] = {}
         latents: dict[Place, int] = {}
         self.latents: list[Any] = []
         self.latent_shapes: list[tuple[int, ...]] = []
         self.size = 0
-        for _, reading in terms.readings:
+        for _, reading, *_ in formed:
             for place in reading.sources:
                 variable, axis = place
                 if variable not in free or place in pieces or place in latents:
@@ -275,26 +321,77 @@ class Likelihood:
         flat = [pt.cast(p.variable, "float64").ravel() for p in ordered]
         self.theta: Any = pt.join(0, *flat) if flat else pt.zeros((0,), "float64")
         self.parts = []
-        for group, reading in terms.readings:
+        for group, reading, data, form in formed:
             theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
-            rowed = {p: v for p, v in reading.sources.items() if p[1] is not None}
             self.parts.append(
                 DividedTerms(
-                    reading.rows,
                     [t.name for t in group],
                     reading,
+                    data,
+                    form,
                     theta,
                     {v: pieces[p] for p, v in reading.sources.items() if p in pieces},
                     ordered,
-                    {latents[p]: v for p, v in rowed.items() if p in latents},
-                    {_leading(p): v for p, v in rowed.items() if p not in latents},
-                    {
-                        p[0]: v
-                        for p, v in reading.sources.items()
-                        if p[1] is None and p not in pieces
-                    },
-                    point,
+                    {latents[p]: v for p, v in reading.sources.items() if p in latents},
                 )
+            )
+
+
+_Formed = tuple[tuple[Term, ...], Reading, PartData, Form]
+
+
+def _formed(terms: Terms, point: Mapping[Any, np.ndarray], repeated: bool) -> Iterator[_Formed]:
+    """The terms in the forms that cost least; apart from one another where that costs less."""
+    for group, reading in terms.readings:
+        together = _form_of(terms, group, reading, point, repeated)
+        rows = together[-1].cost
+        if repeated and len(group) > 1 and rows > LEAST_ROWS:
+            apart = [
+                _form_of(terms, g, r, point, repeated)
+                for g, r in terms.apart([t.name for t in group])
+            ]
+            if any(form.described for *_, form in apart):
+                cost = sum(form.cost for *_, form in apart)
+                if cost * GAIN <= rows * len(group):
+                    yield from apart
+                    continue
+        yield together
+
+
+def _form_of(
+    terms: Terms,
+    group: tuple[Term, ...],
+    reading: Reading,
+    point: Mapping[Any, np.ndarray],
+    repeated: bool,
+) -> _Formed:
+    names = [t.name for t in group]
+    data = PartData(names, reading, terms.free, point)
+    rowed, whole = list(data.rowed.values()), list(data.whole.values())
+    places = {v: p for p, v in reading.sources.items() if p[0] in terms.free}
+    if not repeated or any(axis is not None for _, axis in places.values()):
+        form = Form(rowed, whole, reading.total, reading.holds, reading.rows, reading.rows)
+        return group, reading, data, form
+    rows = RowTerms(
+        names,
+        reading.rows,
+        list(reading.values),
+        [t.axis for t in group],
+        reading.holds,
+        rowed,
+        whole,
+        {v: terms.shapes.get(p[0], ()) for v, p in places.items()},
+        *data.arrays(),
+    )
+    return group, reading, data, cheapest(rows, reading.total)
+
+
+def tell_forms(likelihood: Likelihood) -> None:
+    """Log a line for each of the parts whose rows repeat."""
+    for part in likelihood.parts:
+        if part.form.described:
+            log.info(
+                "%s: %s rows, %s", ", ".join(part.names), f"{part.rows:,}", part.form.described
             )
 
 

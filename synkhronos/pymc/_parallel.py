@@ -39,7 +39,7 @@ from synkhronos.pymc._advice import (
     somewhere,
 )
 from synkhronos.pymc._evaluator import Evaluator
-from synkhronos.pymc._likelihood import Likelihood
+from synkhronos.pymc._likelihood import Likelihood, tell_forms
 from synkhronos.pymc._op import DividedLogp
 from synkhronos.pymc._proof import prove
 from synkhronos.pymc._rewrites import untraced
@@ -137,11 +137,13 @@ class Parallel(ProcessBound):
         mode: Any = None,
         min_speedup: float | None = None,
         row_wise: Sequence[Any] = (),
+        repeated: bool = True,
     ) -> None:
         self.model = model = model_of(model)
         if "logp" in vars(model):
             raise InputError("the model is divided already: call close() on that division first")
         check_counts(members=members, members_per_chain=members_per_chain, chains=chains)
+        self._repeated = repeated
         with telling("reading the model"), untraced():
             terms = read_model(model, dim, row_wise)
         self.names: list[str] = []
@@ -186,7 +188,8 @@ class Parallel(ProcessBound):
 
     def _value_of(self, terms: Terms) -> tuple[Any, Evaluator]:
         """The log-density of these terms' variables, divided, and what evaluates it."""
-        likelihood = Likelihood(terms, point_of(self.model))
+        likelihood = Likelihood(terms, point_of(self.model), self._repeated)
+        tell_forms(likelihood)
         made = self._evaluated(likelihood, terms)
         prove_summands(self.model, terms)
         return made
@@ -227,7 +230,7 @@ class Parallel(ProcessBound):
     def _alone_wrong(self, name: str, terms: Terms) -> bool:
         """Whether a variable is wrong if only it is divided."""
         alone = terms.only([name])
-        likelihood = Likelihood(alone, point_of(self.model))
+        likelihood = Likelihood(alone, point_of(self.model), self._repeated)
         assert self.group is not None
         assert self._evaluator is not None
         evaluator = Evaluator(likelihood, self._evaluator.mode, self.group, 1)
@@ -423,6 +426,7 @@ def parallel(
     mode: Any = None,
     min_speedup: float | None = None,
     row_wise: Sequence[Any] = (),
+    repeated: bool = True,
 ) -> Parallel:
     """Divide a model: each member evaluates the likelihood of its rows.
 
@@ -457,6 +461,9 @@ def parallel(
         Your declaration that operations compute each row from this row alone: classes of operations
         (`pytensor.graph.op.Op`), or names of observed variables and Potentials whose log-density
         has such ones. It is believed after a check of some parts of the rows.
+    repeated : bool, optional
+        Whether equal rows are computed once, where that takes at most half the time: as distinct
+        rows with weights, as sums by group, or as a quadratic form. A line of the log says which.
 
     Returns
     -------
@@ -498,6 +505,7 @@ def parallel(
         mode=mode,
         min_speedup=min_speedup,
         row_wise=row_wise,
+        repeated=repeated,
     )
 
 
@@ -509,6 +517,7 @@ def advise(
     members: int | None = None,
     modes: Sequence[str] | None = None,
     row_wise: Sequence[Any] = (),
+    repeated: bool = True,
 ) -> Advice:
     """Measure a model and predict the speed-up of dividing it, before it is sampled.
 
@@ -524,6 +533,8 @@ def advise(
         PyTensor's modes to try, out of NUMBA, C and JAX. Default: NUMBA, then JAX if it is
         installed and 30 seconds suffice. Trying JAX starts it in this process.
     row_wise : sequence, optional
+        As for `parallel`.
+    repeated : bool, optional
         As for `parallel`.
 
     Returns
@@ -565,7 +576,9 @@ def advise(
             stack.callback(group.close)
         stack.enter_context(group.active())
         stack.enter_context(telling("measuring the model"))
-        divided = stack.enter_context(_Measured(target, dim, mode=tried[0], row_wise=row_wise))
+        divided = stack.enter_context(
+            _Measured(target, dim, mode=tried[0], row_wise=row_wise, repeated=repeated)
+        )
         for number, mode in enumerate(tried):
             since = time.monotonic()
             if number and not modes and since - began + dearest > _SECONDS:

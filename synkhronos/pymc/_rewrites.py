@@ -19,6 +19,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import toposort
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
@@ -163,6 +164,15 @@ def _without_axes(variable: Any) -> Any:
     return variable
 
 
+def rewritten(graph: Any, *more: str) -> Any:
+    """A copy of the graph, rewritten, without the rewrites for C.
+
+    The latter make PyTensor look for a BLAS to link with, and warn if it finds none.
+    """
+    include = "canonicalize", "stabilize", *more
+    return rewrite_graph(graph, include=include, exclude=("cxx_only",), clone=True)
+
+
 def simplified(outputs: Sequence[Any], positive: Collection[Any] = ()) -> list[Any]:
     """Rewrite graphs: costly functions leave choices, products are of one dtype.
 
@@ -259,13 +269,36 @@ def hoist(outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any]) ->
 
     PyTensor folds constants in the same way: the logarithm of a constant exposure is a constant.
     """
+    return replaced(outputs, rowed, whole, of_data_alone(outputs, rowed, whole))
+
+
+def replaced(
+    outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any], wanted: Sequence[Any]
+) -> Hoisted:
+    """The graphs with inputs instead of these expressions of data with rows."""
+    if not wanted:
+        return Hoisted(list(outputs))
+    places = [v.type.clone(shape=(None, *v.type.shape[1:]))(name="data") for v in wanted]
+    found = clone_replace(
+        list(outputs), replace=list(zip(wanted, places, strict=True)), rebuild_strict=False
+    )
+    return Hoisted(found, places, [*rowed, *whole], list(wanted))
+
+
+def of_data_alone(
+    outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any], ends: tuple[type, ...] = ()
+) -> list[Any]:
+    """The largest expressions that are computed row by row, and only from data.
+
+    An operation of a class of `ends` counts as one that needs more than data.
+    """
     data = {*rowed, *whole}
     alone: dict[Variable, bool] = {}
     for node in toposort(outputs):
         fixed = [v in data or isinstance(v, Constant) or alone.get(v, False) for v in node.inputs]
         touched = any(v in data or alone.get(v, False) for v in node.inputs)
         for output in node.outputs:
-            alone[output] = all(fixed) and touched
+            alone[output] = all(fixed) and touched and not isinstance(node.op, ends)
     used = dict.fromkeys(
         v
         for node in toposort(outputs)
@@ -274,13 +307,8 @@ def hoist(outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any]) ->
         if alone.get(v, False)
     )
     if not used:
-        return Hoisted(list(outputs))
+        return []
     walk = Walk({**{v: seed(v) for v in rowed}, **dict.fromkeys(whole, Same())})
     known = dict(zip(used, walk.read(list(used)), strict=True))
     wanted = [v for v, value in known.items() if isinstance(value, Rows) and value.axis == 0]
-    wanted = [v for v in wanted if not known[v].factors and known[v].whole]
-    places = [v.type.clone(shape=(None, *v.type.shape[1:]))(name="data") for v in wanted]
-    replaced = clone_replace(
-        list(outputs), replace=list(zip(wanted, places, strict=True)), rebuild_strict=False
-    )
-    return Hoisted(replaced, places, [*rowed, *whole], wanted)
+    return [v for v in wanted if not known[v].factors and known[v].whole]

@@ -108,6 +108,7 @@ def sample(
     members_per_chain: int | None = None,
     mode: Any = None,
     row_wise: Sequence[Any] = (),
+    repeated: bool = True,
     **kwargs: Any,
 ) -> Any:
     """Sample a model with all cores: several chains at once, and several members in each chain.
@@ -134,6 +135,8 @@ def sample(
     mode : str or Mode, optional
         The mode that members compile for. Default: PyTensor's mode.
     row_wise : sequence, optional
+        As for `parallel`.
+    repeated : bool, optional
         As for `parallel`.
     **kwargs
         Any other argument of `pm.sample`: draws, tune, random_seed, idata_kwargs, progressbar,
@@ -189,6 +192,7 @@ def sample(
             if group.member.communicator.nodes > 1:
                 asked = {"members_per_chain": members_per_chain, "mode": mode, "dim": dim}
                 asked |= {"chains": chains, "cores": cores, "row_wise": row_wise}
+                asked |= {"repeated": repeated}
                 return sample_over_nodes(group, model, asked | kwargs)
     if members_per_chain is not None and nodes is not None:
         raise InputError(
@@ -200,10 +204,9 @@ def sample(
     few = f" ({cores} cores were asked for, {there} are there)" if there < (cores or 0) else ""
     cores = min(cores or there, there)
     given = {"members_per_chain": members_per_chain, "chains": chains, "mode": mode}
+    given |= {"row_wise": row_wise, "repeated": repeated}
     try:
-        divided = Sampling(
-            model, dim, cores, kwargs.get("nuts_sampler"), row_wise=row_wise, **given
-        )
+        divided = Sampling(model, dim, cores, kwargs.get("nuts_sampler"), **given)
     except InputError as exc:
         if dim is not None:
             raise

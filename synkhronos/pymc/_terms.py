@@ -114,6 +114,15 @@ class Terms:
             observed=self.observed & set(names),
         )
 
+    def apart(self, names: Collection[str]) -> list[tuple[tuple[Term, ...], Reading]]:
+        """The terms with these names, each read alone."""
+        found = [t for t in self.all if t.name in names]
+        return [
+            pair
+            for term in found
+            for pair in _read_all([term], self.shapes, set(self.free), self.checked, self.declared)
+        ]
+
 
 def read_model(model: Any, dim: str | None, row_wise: Sequence[Any] = ()) -> Terms:
     """Read all observed terms and all Potentials of a model.

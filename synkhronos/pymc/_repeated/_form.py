@@ -1,0 +1,48 @@
+"""How a sum over rows is computed; by itself the form that changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class Form:
+    """A sum over rows as a sum over other rows.
+
+    Attributes
+    ----------
+    places : list of Variable
+        The placeholders of data with these rows.
+    whole : list of Variable
+        The placeholders of data that each row needs whole.
+    total : Variable
+        The sum over the rows.
+    holds : Variable, or None
+        Whether all checks of parameters hold.
+    left : int
+        The number of these rows, for the data that the form was made for.
+    cost : float
+        The time of the sum, in that of one of the user's rows.
+    """
+
+    places: list[Any]
+    whole: list[Any]
+    total: Any
+    holds: Any
+    left: int
+    cost: float
+
+    def arrays(
+        self, rowed: Sequence[np.ndarray], whole: Sequence[np.ndarray]
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The data for `places` and for `whole`, from all of the user's rows."""
+        return list(rowed), list(whole)
+
+    @property
+    def described(self) -> str:
+        """What the rows are; empty if they are the user's."""
+        return ""
