@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
 from modes import FAST
+from pytensor.compile.mode import Mode
+from pytensor.tensor.elemwise import Elemwise
 
 import synkhronos as synk
 from synkhronos._engine.python_mode import MOST_OPERANDS, python_mode
@@ -26,6 +29,29 @@ def test_sums_and_products_of_any_length(count: int) -> None:
     given = np.random.default_rng(count).uniform(0.9, 1.1, count)
     np.testing.assert_allclose(function(*given), [given.sum(), given.prod()], rtol=1e-12)
     assert max(len(node.inputs) for node in function.maker.fgraph.apply_nodes) <= MOST_OPERANDS
+
+
+@pytest.mark.parametrize(
+    ("function", "low", "high"),
+    [
+        (pt.softplus, -800, 800),
+        (pt.log1mexp, -800, -1e-9),
+        (pt.tri_gamma, 1e-3, 100),
+        (lambda x: pt.clip(x, -0.5, 0.5), -1, 1),
+        (lambda x: pt.clip(x, 0.5, -0.5), -1, 1),
+    ],
+)
+def test_no_function_of_one_number_is_called_for_each_element(
+    function: Any, low: float, high: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = pt.dvector("x")
+    given = np.random.default_rng(0).uniform(low, high, 1000)
+    expected = pytensor.function([x], function(x), mode=Mode("py", None))(given)
+    found = pytensor.function([x], function(x), mode=python_mode())
+    for node in found.maker.fgraph.apply_nodes:
+        if isinstance(node.op, Elemwise):
+            monkeypatch.setattr(type(node.op.scalar_op), "impl", None)
+    np.testing.assert_allclose(found(given), expected, rtol=1e-14)
 
 
 def test_an_output_of_many_means(group2: synk.Group) -> None:

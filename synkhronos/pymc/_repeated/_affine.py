@@ -60,7 +60,9 @@ class Affine:
                 for b in blocks
             ]
         if parameter is not None:
-            scaled = [Block(b.coefficients * parameter, b.length, b.index, b.factor) for b in blocks]
+            scaled = [
+                Block(b.coefficients * parameter, b.length, b.index, b.factor) for b in blocks
+            ]
             blocks = scaled + [Block(_vector(parameter), 1, None, _matrix(v)) for v in offsets]
             offsets = []
         return Affine(blocks, offsets)
@@ -226,5 +228,3 @@ def _matrix(data: Any) -> Any:
 
 def _as_column(data: Any, factor: Any) -> Any:
     return _matrix(data) if factor.type.ndim == 2 else data
-
-

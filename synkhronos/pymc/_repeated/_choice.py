@@ -7,6 +7,7 @@ from typing import Any
 
 from synkhronos.pymc._repeated._columns import RowTerms
 from synkhronos.pymc._repeated._form import Form
+from synkhronos.pymc._repeated._quadratic import QuadraticForm
 from synkhronos.pymc._repeated._summed import SumsByGroup
 from synkhronos.pymc._repeated._weighted import DistinctRows
 
@@ -16,6 +17,7 @@ LEAST_ROWS = 100  # fewer cost less than a function call
 # Of the forms in a line, the first that applies costs least: groups are made of distinct rows.
 _FORMS: tuple[tuple[Callable[[RowTerms], Form | None], ...], ...] = (
     (SumsByGroup.of, DistinctRows.of),
+    (QuadraticForm.of,),
 )
 
 

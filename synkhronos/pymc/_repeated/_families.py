@@ -18,8 +18,7 @@ from synkhronos.pymc._repeated._pattern import bound
 from synkhronos.pymc._repeated._sums import GroupSums
 from synkhronos.pymc._rows import without_checks
 
-_special: Any = importlib.import_module("scipy.special")  # without types
-_HALF_LOG_2_PI = 0.5 * float(np.log(2 * np.pi))
+HALF_LOG_2_PI = 0.5 * float(np.log(2 * np.pi))
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,10 @@ class Family:
         return bound(pattern, value, names)
 
 
+def _gammaln(values: np.ndarray) -> Any:
+    return importlib.import_module("scipy.special").gammaln(values)  # without types
+
+
 @functools.cache
 def _formula(distribution: Any, parameters: tuple[str, ...], ndim: int) -> tuple[Any, Any]:
     """PyMC's log-density, and the variables in it."""
@@ -75,7 +78,7 @@ def _outside(sums: GroupSums, outside: np.ndarray, constant: Any = 0.0) -> np.nd
 def _trials(sums: GroupSums, value: np.ndarray, n: np.ndarray | float = 1.0) -> list[np.ndarray]:
     outside = (value < 0) | (value > n)
     value, n = np.where(outside, 0, value).astype(float), np.where(outside, 0, n).astype(float)
-    chosen = _special.gammaln(n + 1) - _special.gammaln(value + 1) - _special.gammaln(n - value + 1)
+    chosen = _gammaln(n + 1) - _gammaln(value + 1) - _gammaln(n - value + 1)
     return [sums.of(value), sums.of(n - value), _outside(sums, outside, chosen)]
 
 
@@ -101,7 +104,7 @@ def _binomial(yes: Any, no: Any, constant: Any, p: Any, n: Any = None) -> Any:
 def _poisson(sums: GroupSums, value: np.ndarray) -> list[np.ndarray]:
     outside = value < 0
     value = np.where(outside, 0, value).astype(float)
-    return [sums.counts, sums.of(value), _outside(sums, outside, -_special.gammaln(value + 1))]
+    return [sums.counts, sums.of(value), _outside(sums, outside, -_gammaln(value + 1))]
 
 
 def _poisson_density(rows: Any, total: Any, constant: Any, mu: Any) -> Any:
@@ -187,7 +190,7 @@ def _normal_density(
     rows: Any, mean: Any, left: Any, spread: Any, constant: Any, mu: Any, sigma: Any
 ) -> Any:
     squares = rows * pt.sqr(((mean - mu) + left) / sigma) + pt.sqr(spread / sigma)
-    return -0.5 * squares - rows * (_HALF_LOG_2_PI + pt.log(sigma)) + constant
+    return -0.5 * squares - rows * (HALF_LOG_2_PI + pt.log(sigma)) + constant
 
 
 def _lognormal(sums: GroupSums, value: np.ndarray) -> list[np.ndarray]:
