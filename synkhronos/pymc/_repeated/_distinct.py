@@ -93,9 +93,9 @@ def may_repeat(columns: Sequence[np.ndarray], rows: int) -> bool:
 def _words(columns: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
     """The bits of each number of a row, as vectors of unsigned integers."""
     for column in columns:
-        table = column.reshape(len(column), -1)
+        table = column.reshape(len(column), int(np.prod(column.shape[1:])))
         if table.dtype.kind == "c":
-            table = np.stack([table.real, table.imag], axis=-1).reshape(len(table), -1)
+            table = np.concatenate([table.real, table.imag], axis=1)
         for k in range(table.shape[1]):
             yield np.ascontiguousarray(table[:, k]).view(f"u{table.itemsize}")
 

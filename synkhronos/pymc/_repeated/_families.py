@@ -30,7 +30,7 @@ class Family:
     distribution : class
         PyMC's.
     parameters : tuple of str
-        The names of the parameters of its random variable, in their order.
+        The names of the parameters of its `logp`, in their order.
     observed : tuple of str
         What is summed: "value", and parameters that data give.
     statistics : callable
@@ -60,7 +60,7 @@ def _formula(distribution: Any, parameters: tuple[str, ...], ndim: int) -> tuple
     """PyMC's log-density, and the variables in it."""
     value = pt.tensor("value", dtype="float64", shape=(None,) * ndim)
     given = [pt.tensor(name, dtype="float64", shape=(None,) * ndim) for name in parameters]
-    pattern = without_checks(pm.logp(distribution.rv_op(*given), value))
+    pattern = without_checks(distribution.logp(value, *given))
     return pattern, {v: v.name for v in [value, *given]}
 
 

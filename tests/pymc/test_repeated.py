@@ -1,0 +1,347 @@
+"""Rows that repeat: the forms, and that nothing else changes."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from comparing import check_equal, check_not_worse, evaluated, far_points, points
+from selection import thorough
+
+import synkhronos as synk
+from synkhronos.pymc._likelihood import Likelihood
+from synkhronos.pymc._parallel import point_of
+from synkhronos.pymc._repeated._least_squares import least_squares
+from synkhronos.pymc._terms import read_model
+
+# numpy's words on overflow, and PyMC's on imputed values
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:Data in y contains missing values:"),
+]
+
+R = np.random.default_rng(47)
+N = 420
+G, H = R.integers(0, 5, N), R.integers(0, 3, N)
+X, TABLE = R.normal(size=N), R.normal(size=(N, 3))
+FEW = R.normal(size=N).round(0) + 0.0  # without -0.0
+COUNTS = R.integers(0, 4, N)
+POSITIVE = R.gamma(2, size=N)
+MASKED = np.ma.masked_array(FEW, np.arange(N) % 100 == 7)
+
+
+def z(name: str = "z", shape: Any = 5) -> Any:
+    return pm.Normal(name, shape=shape)
+
+
+def scale(name: str = "s", **how: Any) -> Any:
+    return pm.HalfNormal(name, **how)
+
+
+def e(name: str = "z") -> Any:
+    """A positive parameter of each group."""
+    return pm.math.exp(z(name)[G])
+
+
+def weighted(left: int) -> str:
+    return f"{left} distinct (with weights)"
+
+
+def summed(left: int) -> str:
+    return f"{left} distinct but for what is observed (sums by group)"
+
+
+def quadratic(left: int) -> str:
+    return f"{left} coefficients (a quadratic form)"
+
+
+# name: (the observed variables, the form of each part)
+KINDS: dict[str, tuple[Callable[[], object], list[str]]] = {
+    "logit": (
+        lambda: pm.Bernoulli("y", logit_p=pm.Normal("a") + z()[G], observed=COUNTS > 1),
+        [summed(5)],
+    ),
+    "p": (
+        lambda: pm.Bernoulli("y", pm.Beta("z", 1, 1, shape=5)[G], observed=COUNTS % 2),
+        [summed(5)],
+    ),
+    "never": (lambda: pm.Bernoulli("y", logit_p=z()[G], observed=np.zeros(N)), [summed(5)]),
+    "binomial": (
+        lambda: pm.Binomial("y", n=3 + H, logit_p=z()[G], observed=COUNTS),
+        [summed(5)],
+    ),
+    "binomial of p": (
+        lambda: pm.Binomial("y", n=9, p=pm.Beta("z", 1, 1, shape=5)[G], observed=COUNTS),
+        [summed(5)],
+    ),
+    "poisson": (lambda: pm.Poisson("y", (1 + H) * e(), observed=COUNTS), [summed(15)]),
+    "exponential": (lambda: pm.Exponential("y", e(), observed=POSITIVE), [summed(5)]),
+    "gamma": (
+        lambda: pm.Gamma("y", alpha=scale(), beta=e(), observed=POSITIVE),
+        [summed(5)],
+    ),
+    "gamma by its mean": (
+        lambda: pm.Gamma("y", mu=e(), sigma=scale(), observed=POSITIVE),
+        [summed(5)],
+    ),
+    "beta": (
+        lambda: pm.Beta("y", alpha=scale(), beta=e(), observed=1 / (1 + POSITIVE)),
+        [summed(5)],
+    ),
+    "lognormal": (lambda: pm.LogNormal("y", z()[G], scale(), observed=POSITIVE), [summed(5)]),
+    "normal": (
+        lambda: pm.Normal("y", z()[G], scale(shape=3)[H], observed=1e6 + X),
+        [summed(15)],
+    ),
+    "one distinct": (lambda: pm.Normal("y", pm.Normal("a"), scale(), observed=X), [summed(1)]),
+    "vectors": (
+        lambda: pm.Normal("y", z()[G][:, None] + z("k", 3), scale(), observed=TABLE),
+        [summed(5)],
+    ),
+    "student": (lambda: pm.StudentT("y", nu=3, mu=z()[G], observed=COUNTS * 1.0), [weighted(20)]),
+    "signs of zero": (
+        lambda: pm.StudentT("y", nu=3, mu=z()[G], observed=np.where(H > 0, 0.0, -0.0)),
+        [weighted(10)],
+    ),
+    "rows as vectors": (
+        lambda: pm.MvNormal(
+            "y", z()[G][:, None] * np.ones(2), np.eye(2), observed=TABLE[:, :2] > 0
+        ),
+        [weighted(20)],
+    ),
+    "rows in columns": (
+        lambda: pm.Laplace("y", z()[G] + z("k", 2)[:, None], 1, observed=TABLE[:, :2].T > 0),
+        [weighted(20)],
+    ),
+    "zero-inflated": (
+        lambda: pm.ZeroInflatedPoisson("y", pm.Beta("w", 1, 1), e(), observed=COUNTS),
+        [weighted(20)],
+    ),
+    "ordered": (
+        lambda: pm.OrderedLogistic(
+            "y", eta=z()[G], cutpoints=np.array([-1.0, 0, 1]), observed=COUNTS
+        ),
+        [weighted(20)],
+    ),
+    "censored": (
+        lambda: pm.Censored("y", pm.Normal.dist(z()[G], scale()), -1, 1, observed=FEW.clip(-1, 1)),
+        [weighted(15)],
+    ),
+    "potential": (
+        lambda: pm.Potential("y", -pt.sqr(z()[G] - FEW.clip(-1, 1)).sum()),
+        [weighted(15)],
+    ),
+    "shared columns": (
+        lambda: (
+            pm.Poisson("y", e(), observed=COUNTS),
+            pm.StudentT("y2", nu=3, mu=z("k")[G], observed=COUNTS % 2),
+        ),
+        [weighted(20)],  # one function to call for few rows
+    ),
+    "regression": (
+        lambda: pm.Normal(
+            "y",
+            pm.Normal("a")
+            + TABLE @ z("b", 3)
+            - pm.Normal("c") * (X - 1) / 2
+            + (scale("d") * z())[G],
+            scale(),
+            observed=X + 50,
+        ),
+        [quadratic(10)],
+    ),
+    "sums of products": (
+        lambda: pm.Normal("y", (TABLE * z("b", 3)).sum(-1) + z("t", (5, 3))[G, H], 2, observed=X),
+        [quadratic(18)],
+    ),
+    "all distinct": (lambda: pm.StudentT("y", nu=3, mu=pm.Normal("a"), observed=X), [""]),
+    "latent by row": (lambda: pm.Normal("y", z("z", N), 1, observed=FEW), [""]),
+    "imputed": (lambda: pm.Normal("y", z()[G], 1, observed=MASKED), [""]),
+}
+DEFAULT = ("logit", "normal", "student", "rows in columns", "shared columns", "regression")
+
+
+def model_of(kind: str) -> pm.Model:
+    with pm.Model() as model:
+        KINDS[kind][0]()
+    return model
+
+
+@pytest.mark.parametrize("kind", [*DEFAULT, *thorough(*[k for k in KINDS if k not in DEFAULT])])
+def test_a_form_is_found_and_equals_the_plain_model(kind: str) -> None:
+    model = model_of(kind)
+    near, far = points(model, 2), far_points(model)[:4]
+    plain = evaluated(model, near + far)
+    with synk.pymc.parallel(model, members=2) as divided:
+        assert divided._evaluator is not None
+        parts = divided._evaluator.likelihood.parts
+        found = evaluated(model, near + far)
+        again = evaluated(model, near)
+    assert [part.form.described for part in parts] == KINDS[kind][1]
+    check_equal(plain[:2], found[:2])
+    check_not_worse(model, far, plain[2:], found[2:])
+    assert [value for value, _ in again] == [value for value, _ in found[:2]]
+
+
+@pytest.mark.parametrize("members", [1, *thorough(3)])
+def test_the_order_of_rows_changes_rounding_alone(members: int) -> None:
+    order = R.permutation(N)
+
+    def model_with(order: Any) -> pm.Model:
+        with pm.Model() as model:
+            eta = pm.Normal("a") + z()[G[order]] + z("k", 3)[H[order]]
+            pm.Bernoulli("y", logit_p=eta, observed=COUNTS[order] > 1)
+            pm.StudentT("t", nu=3, mu=eta, observed=FEW[order])
+            pm.Normal("x", TABLE[order] @ z("b", 3), scale(), observed=X[order])
+        return model
+
+    at = points(model_with(slice(None)), 2)
+    results = []
+    for chosen in (slice(None), order):
+        model = model_with(chosen)
+        with synk.pymc.parallel(model, members=members) as divided:
+            assert divided._evaluator is not None
+            assert all(p.form.described for p in divided._evaluator.likelihood.parts)
+            results.append(evaluated(model, at))
+    for (value, slope), (other, other_slope) in zip(*results, strict=True):
+        assert value == pytest.approx(other, rel=1e-13)
+        np.testing.assert_allclose(slope, other_slope, rtol=1e-11, atol=1e-11)
+
+
+def settable() -> pm.Model:
+    """A sum by group, distinct rows and a quadratic form, of data that can be set."""
+    with pm.Model() as model:
+        g, y = pm.Data("g", G), pm.Data("counts", COUNTS)
+        few, x, other = pm.Data("few", FEW), pm.Data("x", TABLE), pm.Data("other", FEW)
+        pm.Poisson("y", pm.math.exp(z()[g]), observed=y)
+        pm.StudentT("t", nu=3, mu=z("k")[g], observed=few)
+        pm.Normal("r", x @ z("b", 3), scale(), observed=other)
+    return model
+
+
+SET: dict[str, Callable[[], dict[str, np.ndarray]]] = {
+    "other values": lambda: {
+        "g": G[::-1].copy(),
+        "counts": COUNTS + 3,
+        "few": FEW * 2,
+        "x": -TABLE,
+    },
+    "empty groups": lambda: {"g": G.clip(0, 1), "counts": COUNTS, "few": FEW, "x": TABLE},
+    "longer": lambda: {
+        "g": np.tile(G, 3),
+        "counts": np.tile(COUNTS, 3),
+        "few": np.tile(FEW, 3),
+        "x": np.tile(TABLE, (3, 1)) ** 2,
+    },
+    "shorter": lambda: {"g": G[:2], "counts": COUNTS[:2], "few": FEW[:2], "x": TABLE[:2]},
+    "one row": lambda: {"g": G[:1], "counts": COUNTS[:1], "few": FEW[:1], "x": TABLE[:1]},
+    "all distinct": lambda: {"g": G, "counts": COUNTS, "few": X, "x": TABLE},
+    "not full rank": lambda: {"g": G, "counts": COUNTS, "few": FEW, "x": TABLE * [1, 1, 0]},
+    "outside": lambda: {"g": G, "counts": COUNTS - 1, "few": FEW, "x": TABLE},
+    "infinite": lambda: {
+        "g": G,
+        "counts": COUNTS,
+        "few": np.where(np.arange(N) == 9, np.inf, FEW),
+        "x": TABLE,
+    },
+}
+
+
+def test_the_rows_are_found_again_when_data_are_set() -> None:
+    """No weights of other data survive; the first data give the first bits again."""
+    model = settable()
+    at = points(model, 2)
+    with synk.pymc.parallel(model, members=2) as divided:
+        assert divided._evaluator is not None
+        parts = divided._evaluator.likelihood.parts
+        assert all(part.form.described for part in parts)
+        before = evaluated(model, at)
+        for data in SET.values():
+            with model:
+                pm.set_data(data() | {"other": data()["few"]})
+            found = evaluated(model, at)
+            other = settable()
+            with other:
+                pm.set_data(data() | {"other": data()["few"]})
+            for (value, slope), (plain, plain_slope) in zip(
+                found, evaluated(other, at), strict=True
+            ):
+                np.testing.assert_allclose(value, plain, rtol=1e-10)
+                if np.isfinite(plain):
+                    np.testing.assert_allclose(slope, plain_slope, rtol=1e-8, atol=1e-8)
+        with model:
+            pm.set_data({"g": G, "counts": COUNTS, "few": FEW, "x": TABLE, "other": FEW})
+        for (value, slope), (first, first_slope) in zip(evaluated(model, at), before, strict=True):
+            assert value == first
+            assert np.array_equal(slope, first_slope)
+
+
+def test_a_line_says_what_was_found_and_a_switch_leaves_rows_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "synkhronos")
+    model = model_of("logit")
+    with synk.pymc.parallel(model, members=1) as divided:
+        pass
+    assert f"y: {N} rows, {summed(5)}" in caplog.text
+    caplog.clear()
+    with synk.pymc.parallel(model, members=1, repeated=False) as divided:
+        assert divided._evaluator is not None
+        [part] = divided._evaluator.likelihood.parts
+        assert {len(a) for a in part.arrays()[0]} == {N}
+    assert "distinct" not in caplog.text
+
+
+def test_rows_stay_the_users_for_predictions_and_log_likelihoods() -> None:
+    model = model_of("logit")
+    with synk.pymc.parallel(model, members=1), model:
+        draws = pm.sample_prior_predictive(draws=3, random_seed=1)
+        assert draws.prior_predictive["y"].shape == (1, 3, N)
+        [factor] = model.logp(model["y"], sum=False)
+        assert factor.eval({v: point for v, point in point_of(model).items()}).shape == (N,)
+
+
+def test_the_arrays_are_kept_until_other_data_are_set() -> None:
+    model = settable()
+    likelihood = Likelihood(read_model(model, None), point_of(model))
+    again = pickle.loads(pickle.dumps(likelihood.parts[0].form))
+    assert again.described == likelihood.parts[0].form.described
+    for part in likelihood.parts:
+        rows, whole = part.arrays()
+        assert part.arrays()[0] is rows
+        assert len(rows) == len(part.scattered)
+        assert len(whole) == len(part.broadcast) - 1
+        assert part.rows == N
+
+
+def test_few_rows_are_left_alone() -> None:
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("a"), 1, observed=np.zeros(50))
+    [part] = Likelihood(read_model(model, None), point_of(model)).parts
+    assert not part.form.described
+
+
+@pytest.mark.parametrize("rank", [4, 2, 0])
+def test_least_squares_near_its_solution(rank: int) -> None:
+    """The sum of squares and its slope, near the solution, in long doubles."""
+    r = np.random.default_rng(rank)
+    x = r.normal(size=(40_000, 4)) * 10.0 ** np.arange(4)
+    x[:, rank:] = x[:, :1] if rank else 0.0
+    y = 1e3 + x @ r.normal(size=4) + 1e-3 * r.normal(size=len(x))
+    found = least_squares(lambda begin, end: x[begin:end], y, 4)
+    expected = np.linalg.lstsq(x, y, rcond=None)[0]
+    np.testing.assert_allclose(found.centre, expected, rtol=1e-8, atol=1e-9)
+    for far in (0.0, 1e-6, 1.0):
+        b = found.centre + far * r.normal(size=4)
+        left = y.astype(np.longdouble) - x.astype(np.longdouble) @ b.astype(np.longdouble)
+        ours = found.rest - found.root @ (b - found.centre)
+        assert np.sum(ours**2) == pytest.approx(float(np.sum(left**2)), rel=1e-13)
+        slope, true = found.root.T @ ours, np.asarray(left @ x, np.float64)
+        allowed = 1e-13 * np.abs(x).T @ np.abs(left.astype(float)) + 1e-300
+        assert np.all(np.abs(slope - true) <= allowed)
