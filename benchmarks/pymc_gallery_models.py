@@ -168,6 +168,28 @@ def factorisation(y: Observed = None) -> pm.Model:
     return model
 
 
+def survey(y: Observed = None) -> pm.Model:
+    """1,000,000 answers by state, age, education, race and sex: 12,240 cells."""
+    r, rows = rng(), 1_000_000
+    state, age, edu, race, female = (r.integers(0, k, rows) for k in (51, 6, 5, 4, 2))
+    with pm.Model() as model:
+        b, sd = pm.Normal("b", shape=2), pm.HalfNormal("sd", 0.5, shape=4)
+        eta = b[0] + b[1] * female + (sd[0] * pm.Normal("state", shape=51))[state]
+        eta += (sd[1] * pm.Normal("age", shape=6))[age] + (sd[2] * pm.Normal("edu", shape=5))[edu]
+        eta += (sd[3] * pm.Normal("race", shape=4))[race]
+        pm.Bernoulli("y", logit_p=eta, shape=rows, observed=y)
+    return model
+
+
+def regression(y: Observed = None) -> pm.Model:
+    """A linear regression of 1,000,000 rows on 20 features."""
+    x = rng().normal(size=(1_000_000, 20))
+    with pm.Model() as model:
+        mu = pm.Normal("a") + x @ pm.Normal("b", shape=20)
+        pm.Normal("y", mu, pm.Exponential("sigma", 1), shape=len(x), observed=y)
+    return model
+
+
 MODELS: dict[str, Callable[..., pm.Model]] = {
     "irt": item_response,
     "election88": election,
@@ -179,4 +201,6 @@ MODELS: dict[str, Callable[..., pm.Model]] = {
     "radon": radon,
     "trolley": trolley,
     "factorisation": factorisation,
+    "survey": survey,
+    "regression": regression,
 }

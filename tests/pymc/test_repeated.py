@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from comparing import check_equal, check_not_worse, evaluated, far_points, points
+from exact import truth
 from selection import thorough
 
 import synkhronos as synk
@@ -187,6 +189,39 @@ def test_a_form_is_found_and_equals_the_plain_model(kind: str) -> None:
     check_equal(plain[:2], found[:2])
     check_not_worse(model, far, plain[2:], found[2:])
     assert [value for value, _ in again] == [value for value, _ in found[:2]]
+
+
+EXACT = ("binomial", "poisson", "exponential", "gamma", "lognormal", "normal", "regression")
+
+
+@pytest.mark.parametrize("kind", ["logit", *thorough("p", *EXACT)])
+def test_no_digit_is_lost_near_the_mode_and_far_out(kind: str) -> None:
+    """Both differ from the true value by their rounding, at four points."""
+    model = model_of(kind)
+    start, rng = model.initial_point(0), np.random.default_rng(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        best = pm.find_MAP(model=model, progressbar=False, include_transformed=True, maxeval=200)
+    mode = {name: np.asarray(best[name]) for name in start}
+    at = [
+        {k: v + 1e-3 * rng.normal(size=v.shape) for k, v in start.items()},
+        mode,
+        {k: v + 1e-4 * rng.normal(size=v.shape) for k, v in mode.items()},
+        {k: v + 5 * rng.normal(size=v.shape) for k, v in start.items()},
+    ]
+    plain = evaluated(model, at)
+    with synk.pymc.parallel(model, members=1):
+        found = evaluated(model, at)
+    exact = truth(model)
+    for point, (value, slope), (other, other_slope) in zip(at, plain, found, strict=True):
+        known = exact(point)
+        assert known is not None
+        true, true_slope = known
+        assert abs(other - true) <= 4 * max(abs(value - true), 2**-52 * abs(true))
+        # what cancels in a slope is of the size of the slope of each row
+        rows = 2**-50 * max(np.abs(true_slope).max(), np.sqrt(N))
+        allowed = 10 * max(np.abs(slope - true_slope).max(), rows)
+        assert np.abs(other_slope - true_slope).max() <= allowed
 
 
 @pytest.mark.parametrize("members", [1, *thorough(3)])
