@@ -53,9 +53,10 @@ def python_mode(*rewrites: str) -> Any:
     4950.0
     """
     # from the leaves on, so that the parts of a sum are not looked at again
-    divided = dfs_rewriter(_divided, _of_arrays, ignore_newtrees=False)
+    divided = dfs_rewriter(_divided, ignore_newtrees=False)
+    arrays = dfs_rewriter(_of_arrays)  # apart: a rewriter of both could not be shipped to members
     chosen = RewriteDatabaseQuery(include=rewrites or ["fast_compile"])
-    return Mode(linker="py", optimizer=chosen).register((divided, _LAST))
+    return Mode(linker="py", optimizer=chosen).register((divided, _LAST), (arrays, _LAST))
 
 
 @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]

@@ -92,7 +92,7 @@ def _value(leaf: Any) -> Any:
     return leaf.data if isinstance(leaf, Constant) else leaf.container.storage[0]
 
 
-class PartData:
+class RowData:
     """The data of terms with the same rows.
 
     Attributes
@@ -159,7 +159,7 @@ class DividedTerms:
         self,
         names: list[str],
         reading: Reading,
-        data: PartData,
+        data: RowData,
         form: Form,
         theta: Any,
         pieces: dict[Any, ThetaSlice],
@@ -196,9 +196,9 @@ class DividedTerms:
         self.outputs: list[Any] = clone_replace(
             hoisted.outputs, replace=unpacked, rebuild_strict=False
         )
-        used = set(ancestors(self.outputs))
-        self._keep_data = [v in used for v in form.places]
-        self._keep_whole = [v in used for v in form.whole]
+        inputs = set(ancestors(self.outputs))
+        self._keep_data = [v in inputs for v in form.places]
+        self._keep_whole = [v in inputs for v in form.whole]
         rowed = [v for v, keep in zip(form.places, self._keep_data, strict=True) if keep]
         fixed = [v for v, keep in zip(form.whole, self._keep_whole, strict=True) if keep]
         self.scattered = [*latents.values(), *rowed, *hoisted.rows]
@@ -337,7 +337,7 @@ class Likelihood:
             )
 
 
-_Formed = tuple[tuple[Term, ...], Reading, PartData, Form]
+_Formed = tuple[tuple[Term, ...], Reading, RowData, Form]
 
 
 def _formed(terms: Terms, point: Mapping[Any, np.ndarray], repeated: bool) -> Iterator[_Formed]:
@@ -366,7 +366,7 @@ def _form_of(
     repeated: bool,
 ) -> _Formed:
     names = [t.name for t in group]
-    data = PartData(names, reading, terms.free, point)
+    data = RowData(names, reading, terms.free, point)
     rowed, whole = list(data.rowed.values()), list(data.whole.values())
     places = {v: p for p, v in reading.sources.items() if p[0] in terms.free}
     if not repeated or any(axis is not None for _, axis in places.values()):

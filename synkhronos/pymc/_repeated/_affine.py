@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pytensor
@@ -15,6 +14,7 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.variable import TensorVariable as Tensor
 
 from synkhronos._engine.python_mode import python_mode
 from synkhronos.pymc._repeated._columns import RowTerms
@@ -37,10 +37,10 @@ class Block:
         By row, what the coefficient is multiplied by, or the row of a matrix.
     """
 
-    coefficients: Any
+    coefficients: Tensor
     length: int
-    index: Any
-    factor: Any
+    index: Tensor
+    factor: Tensor
 
 
 @dataclass
@@ -48,9 +48,9 @@ class Affine:
     """An affine function of parameters: the sum of its blocks, and of data."""
 
     blocks: list[Block] = field(default_factory=list)
-    offsets: list[Any] = field(default_factory=list)
+    offsets: list[Tensor] = field(default_factory=list)
 
-    def times(self, data: Any = None, parameter: Any = None) -> Affine:
+    def times(self, data: Tensor = None, parameter: Tensor = None) -> Affine:
         """The function multiplied by data of each row, and by a scalar parameter."""
         blocks, offsets = self.blocks, self.offsets
         if data is not None:
@@ -68,7 +68,7 @@ class Affine:
         return Affine(blocks, offsets)
 
 
-def affine(location: Any, terms: RowTerms) -> Affine | None:
+def affine(location: Tensor, terms: RowTerms) -> Affine | None:
     """A location as an affine function of parameters; None if it is none as far as is known."""
     return _Reader(terms).read(location)
 
@@ -77,7 +77,7 @@ class _Reader:
     def __init__(self, terms: RowTerms) -> None:
         self._terms = terms
 
-    def read(self, variable: Any) -> Affine | None:
+    def read(self, variable: Tensor) -> Affine | None:
         """Read a vector by row, or a scalar, from its last operation on."""
         if self._terms.is_data(variable):
             return Affine(offsets=[variable])
@@ -108,13 +108,16 @@ class _Reader:
             case ps.Mul():
                 return self._factors(node.inputs)
             case ps.TrueDiv():
-                return self._factors([node.inputs[0], pt.reciprocal(node.inputs[1])])
+                above, below = map(pt.as_tensor, node.inputs)
+                return self._factors([above, pt.reciprocal(below)])
         return None
 
-    def _factors(self, factors: Sequence[Any]) -> Affine | None:
+    def _factors(self, factors: Sequence[Tensor]) -> Affine | None:
         """A product, of whose factors at most one has rows and parameters."""
         found = Affine(offsets=[pt.constant(1.0)])
-        data, fixed, mixed = [], [], []
+        data: list[Tensor] = []
+        fixed: list[Tensor] = []
+        mixed: list[Tensor] = []
         for v in factors:
             kind = data if self._terms.is_data(v) else mixed if self._terms.has_rows(v) else fixed
             kind.append(v)
@@ -151,7 +154,7 @@ class _Reader:
         size = int(np.prod(shape))
         return Affine([Block(array.ravel(), size, index, pt.ones((1,)))])
 
-    def _product(self, variable: Any) -> Affine | None:
+    def _product(self, variable: Tensor) -> Affine | None:
         """A matrix of data times a vector of parameters."""
         node = variable.owner
         if isinstance(node.op, DimShuffle) and tuple(node.op.new_order) == (0,):
@@ -173,7 +176,7 @@ class _Reader:
         length = self._shape(vector)[0]
         return Affine([Block(vector.ravel(), length, None, matrix)])
 
-    def _summed(self, product: Any) -> Affine | None:
+    def _summed(self, product: Tensor) -> Affine | None:
         """The sums over columns of a matrix of data times a vector of parameters."""
         node = product.owner
         if node is None or not isinstance(node.op, Elemwise):
@@ -190,7 +193,7 @@ class _Reader:
             return None
         return Affine([Block(vector.ravel(), length, None, matrix)])
 
-    def _shape(self, variable: Any) -> tuple[int, ...]:
+    def _shape(self, variable: Tensor) -> tuple[int, ...]:
         parameters = self._terms.parameters
         data = dict(zip(self._terms.whole, self._terms.whole_data, strict=True))
         given = {v: np.zeros(shape, v.type.dtype) for v, shape in parameters.items()} | data
@@ -210,21 +213,21 @@ def _sum(parts: Sequence[Affine | None]) -> Affine | None:
     return found
 
 
-def _scalar(variable: Any) -> Any:
+def _scalar(variable: Tensor) -> Tensor:
     """A scalar without its axes of length 1; None if it is not known to be one."""
     if any(n != 1 for n in variable.type.shape):
         return None
     return variable.dimshuffle() if variable.type.ndim else variable
 
 
-def _vector(scalar: Any) -> Any:
+def _vector(scalar: Tensor) -> Tensor:
     return scalar.dimshuffle("x")
 
 
-def _matrix(data: Any) -> Any:
+def _matrix(data: Tensor) -> Tensor:
     """Data by row, as a matrix of one column."""
     return data.dimshuffle(0, "x") if data.type.ndim else data.dimshuffle("x", "x")
 
 
-def _as_column(data: Any, factor: Any) -> Any:
+def _as_column(data: Tensor, factor: Tensor) -> Tensor:
     return _matrix(data) if factor.type.ndim == 2 else data

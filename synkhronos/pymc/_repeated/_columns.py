@@ -1,4 +1,4 @@
-"""What a row reads: its data as columns, on which a term depends and on nothing else."""
+"""The data of each row as columns: what a term depends on, and nothing else."""
 
 from __future__ import annotations
 

@@ -6,13 +6,13 @@ import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.scalar.math import Sigmoid
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.variable import TensorVariable as Tensor
 
 from synkhronos.pymc._repeated._pattern import bound
 from synkhronos.pymc._repeated._sums import GroupSums
@@ -39,24 +39,26 @@ class Family:
         ``log_density(*statistics, **parameters)``: that of all rows of a group.
     """
 
-    distribution: Any
+    distribution: type[pm.Distribution]
     parameters: tuple[str, ...]
     observed: tuple[str, ...]
     statistics: Callable[..., list[np.ndarray]]
-    log_density: Callable[..., Any]
+    log_density: Callable[..., Tensor]
 
-    def of(self, value: Any) -> dict[str, Any] | None:
+    def of(self, value: Tensor) -> dict[str, Tensor] | None:
         """The parameters and the observed value, if a term is a density of this family."""
         pattern, names = _formula(self.distribution, self.parameters, value.type.ndim)
         return bound(pattern, value, names)
 
 
-def _gammaln(values: np.ndarray) -> Any:
-    return importlib.import_module("scipy.special").gammaln(values)  # without types
+def _gammaln(values: np.ndarray) -> np.ndarray:
+    return np.asarray(importlib.import_module("scipy.special").gammaln(values))
 
 
 @functools.cache
-def _formula(distribution: Any, parameters: tuple[str, ...], ndim: int) -> tuple[Any, Any]:
+def _formula(
+    distribution: type[pm.Distribution], parameters: tuple[str, ...], ndim: int
+) -> tuple[Tensor, dict[Tensor, str]]:
     """PyMC's log-density, and the variables in it."""
     value = pt.tensor("value", dtype="float64", shape=(None,) * ndim)
     given = [pt.tensor(name, dtype="float64", shape=(None,) * ndim) for name in parameters]
@@ -64,12 +66,14 @@ def _formula(distribution: Any, parameters: tuple[str, ...], ndim: int) -> tuple
     return pattern, {v: v.name for v in [value, *given]}
 
 
-def _times(count: Any, value: Any) -> Any:
+def _times(count: Tensor, value: Tensor) -> Tensor:
     """A sum of equal values, 0 if there are none, also of infinite ones."""
     return pt.switch(pt.eq(count, 0), 0.0, count * value)
 
 
-def _outside(sums: GroupSums, outside: np.ndarray, constant: Any = 0.0) -> np.ndarray:
+def _outside(
+    sums: GroupSums, outside: np.ndarray, constant: np.ndarray | float = 0.0
+) -> np.ndarray:
     """By group, a constant, or -inf if a row is outside of the support."""
     with np.errstate(invalid="ignore"):
         return sums.of(np.where(outside, -np.inf, constant))
@@ -88,7 +92,13 @@ def _binary(sums: GroupSums, value: np.ndarray) -> list[np.ndarray]:
     return [yes, sums.of(~value.astype(bool)), _outside(sums, outside)]
 
 
-def _binomial(yes: Any, no: Any, constant: Any, p: Any, n: Any = None) -> Any:
+def _binomial(
+    yes: Tensor,
+    no: Tensor,
+    constant: Tensor,
+    p: Tensor,
+    n: Tensor | None = None,
+) -> Tensor:
     """Sums of logarithms of probabilities, all of which have the same sign: no digits cancel."""
     del n
     node = p.owner
@@ -107,7 +117,7 @@ def _poisson(sums: GroupSums, value: np.ndarray) -> list[np.ndarray]:
     return [sums.counts, sums.of(value), _outside(sums, outside, -_gammaln(value + 1))]
 
 
-def _poisson_density(rows: Any, total: Any, constant: Any, mu: Any) -> Any:
+def _poisson_density(rows: Tensor, total: Tensor, constant: Tensor, mu: Tensor) -> Tensor:
     return _times(total, pt.log(mu)) - rows * mu + constant
 
 
@@ -116,7 +126,7 @@ def _exponential(sums: GroupSums, value: np.ndarray) -> list[np.ndarray]:
     return [sums.counts, sums.of(np.where(outside, 0.0, value)), _outside(sums, outside)]
 
 
-def _exponential_density(rows: Any, total: Any, constant: Any, scale: Any) -> Any:
+def _exponential_density(rows: Tensor, total: Tensor, constant: Tensor, scale: Tensor) -> Tensor:
     return -rows * pt.log(scale) - total / scale + constant
 
 
@@ -126,7 +136,7 @@ def _logarithms(sums: GroupSums, value: np.ndarray) -> tuple[np.ndarray, np.ndar
     return sums.of(np.log(np.where(zero, 1.0, value))), sums.of(zero)
 
 
-def _power(zeros: Any, exponent: Any) -> Any:
+def _power(zeros: Tensor, exponent: Tensor) -> Tensor:
     """The logarithms of as many powers of 0."""
     return _times(zeros, pt.switch(exponent > 0, -np.inf, pt.switch(exponent < 0, np.inf, 0.0)))
 
@@ -138,8 +148,14 @@ def _gamma(sums: GroupSums, value: np.ndarray) -> list[np.ndarray]:
 
 
 def _gamma_density(
-    rows: Any, total: Any, logs: Any, zeros: Any, constant: Any, alpha: Any, scale: Any
-) -> Any:
+    rows: Tensor,
+    total: Tensor,
+    logs: Tensor,
+    zeros: Tensor,
+    constant: Tensor,
+    alpha: Tensor,
+    scale: Tensor,
+) -> Tensor:
     rate = pt.reciprocal(scale)
     own = rows * (alpha * pt.log(rate) - pt.gammaln(alpha)) - total * rate
     return own + (alpha - 1) * logs + _power(zeros, alpha - 1) + constant
@@ -159,21 +175,21 @@ def _beta(sums: GroupSums, value: np.ndarray) -> list[np.ndarray]:
     ]
 
 
-def _unless_one(parameter: Any, value: Any) -> Any:
+def _unless_one(parameter: Tensor, value: Tensor) -> Tensor:
     """0 where a parameter is 1, without a slope there, as in PyMC's formula."""
     return pt.switch(pt.eq(parameter, 1), 0.0, value)
 
 
 def _beta_density(
-    rows: Any,
-    logs: Any,
-    zeros: Any,
-    others: Any,
-    ones: Any,
-    constant: Any,
-    alpha: Any,
-    beta: Any,
-) -> Any:
+    rows: Tensor,
+    logs: Tensor,
+    zeros: Tensor,
+    others: Tensor,
+    ones: Tensor,
+    constant: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
+) -> Tensor:
     norm = pt.gammaln(alpha) + pt.gammaln(beta) - pt.gammaln(alpha + beta)
     low = _unless_one(alpha, (alpha - 1) * logs) + _power(zeros, alpha - 1)
     high = _unless_one(beta, (beta - 1) * others) + _power(ones, beta - 1)
@@ -187,8 +203,14 @@ def _normal(sums: GroupSums, value: np.ndarray) -> list[np.ndarray]:
 
 
 def _normal_density(
-    rows: Any, mean: Any, left: Any, spread: Any, constant: Any, mu: Any, sigma: Any
-) -> Any:
+    rows: Tensor,
+    mean: Tensor,
+    left: Tensor,
+    spread: Tensor,
+    constant: Tensor,
+    mu: Tensor,
+    sigma: Tensor,
+) -> Tensor:
     squares = rows * pt.sqr(((mean - mu) + left) / sigma) + pt.sqr(spread / sigma)
     return -0.5 * squares - rows * (HALF_LOG_2_PI + pt.log(sigma)) + constant
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from pytensor.graph.basic import Variable
 
 
 @dataclass
@@ -29,10 +29,10 @@ class Form:
         The time of the sum, in that of one of the user's rows.
     """
 
-    places: list[Any]
-    whole: list[Any]
-    total: Any
-    holds: Any
+    places: list[Variable]
+    whole: list[Variable]
+    total: Variable
+    holds: Variable
     left: int
     cost: float
 

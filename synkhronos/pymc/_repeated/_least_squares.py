@@ -65,7 +65,7 @@ def least_squares(
         slopes += left @ rows
         squares += np.sum(left.astype(np.longdouble) ** 2)
     rounding, *_ = np.linalg.lstsq(root.T, slopes.astype(np.float64), rcond=None)
-    smallest = np.sqrt(max(squares - np.sum(rounding.astype(np.longdouble) ** 2), 0.0))
+    smallest = np.sqrt(np.maximum(squares - np.sum(rounding.astype(np.longdouble) ** 2), 0.0))
     return LeastSquares(
         centre,
         np.vstack([root, np.zeros((1, width))]),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Constant, Variable, equal_computations
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.variable import TensorVariable
 
 
-def bound(pattern: Any, graph: Any, names: Mapping[Variable, str]) -> dict[str, Any] | None:
+def bound(
+    pattern: TensorVariable, graph: TensorVariable, names: Mapping[Variable, str]
+) -> dict[str, TensorVariable] | None:
     """What a graph has in the places of a pattern's variables.
 
     Parameters
@@ -27,7 +29,7 @@ def bound(pattern: Any, graph: Any, names: Mapping[Variable, str]) -> dict[str, 
     dict, or None
         An expression for each name; None if the graph is not the pattern.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, TensorVariable] = {}
     stack = [(pattern, graph)]
     while stack:
         wanted, given = (_without_new_axes(v) for v in stack.pop())
@@ -44,7 +46,7 @@ def bound(pattern: Any, graph: Any, names: Mapping[Variable, str]) -> dict[str, 
     return found
 
 
-def _without_new_axes(variable: Any) -> Any:
+def _without_new_axes(variable: TensorVariable) -> TensorVariable:
     """The array before axes of length 1 are put in front of its own, as broadcasting does."""
     while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
         order = variable.owner.op.new_order
@@ -55,18 +57,18 @@ def _without_new_axes(variable: Any) -> Any:
     return variable
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: TensorVariable, other: TensorVariable) -> bool:
     return one is other or (one.type == other.type and equal_computations([one], [other]))
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(one: TensorVariable, other: TensorVariable) -> bool:
     if not (isinstance(one, Constant) and isinstance(other, Constant)):
         return False
     a, b = np.asarray(one.data), np.asarray(other.data)
     return a.size == b.size == 1 and a.item() == b.item()
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _alike(one: TensorVariable, other: TensorVariable) -> bool:
     """Whether two nodes compute the same elementwise function."""
     if one is None or other is None or len(one.inputs) != len(other.inputs):
         return False

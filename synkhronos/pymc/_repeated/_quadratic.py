@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos.pymc._repeated._affine import Block, affine
 from synkhronos.pymc._repeated._columns import DataOf, RowTerms
@@ -49,11 +49,11 @@ class QuadraticForm(Form):
         if width > _MOST or len(terms.rowed_data[0]) <= width:
             return None
         value = given["value"] - sum(found.offsets, start=pt.constant(0.0))
-        root: Any = pt.matrix("root", dtype="float64")
+        root: TensorVariable = pt.matrix("root", dtype="float64")
         rest, rows, outside = (
             pt.vector(name, dtype="float64") for name in ("rest", "rows", "outside")
         )
-        centre: Any = pt.vector("centre", dtype="float64")
+        centre: TensorVariable = pt.vector("centre", dtype="float64")
         coefficients = pt.concatenate(
             [block.coefficients.astype("float64") for block in found.blocks]
         )
@@ -103,7 +103,9 @@ class QuadraticForm(Form):
 class _Rows:
     """The rows of the design of a block."""
 
-    def __init__(self, length: int, index: Any, factor: np.ndarray, rows: int) -> None:
+    def __init__(
+        self, length: int, index: np.ndarray | None, factor: np.ndarray, rows: int
+    ) -> None:
         self._length = length
         self._index = None if index is None else np.broadcast_to(index, rows)
         shape = (rows, length) if index is None else (rows,)
@@ -127,5 +129,5 @@ class _Rows:
         return found
 
 
-def _data(block: Block) -> list[Any]:
+def _data(block: Block) -> list[TensorVariable]:
     return [block.factor] if block.index is None else [block.index, block.factor]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos.pymc._repeated._columns import Columns, DataOf, RowTerms
 from synkhronos.pymc._repeated._distinct import kinds_of, may_repeat
@@ -90,7 +90,7 @@ class SumsByGroup(Form):
         return f"{self.left:,} distinct but for what is observed (sums by group)"
 
 
-def _family_of(terms: RowTerms) -> tuple[Family, dict[str, Any]] | None:
+def _family_of(terms: RowTerms) -> tuple[Family, dict[str, TensorVariable]] | None:
     """The family of a single term with rows in front, and what its density is of."""
     if len(terms.values) > 1 or terms.axes != [0]:
         return None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos.pymc._repeated._columns import Columns, RowTerms
 from synkhronos.pymc._repeated._distinct import kinds_of, may_repeat
@@ -30,7 +30,7 @@ class DistinctRows(Form):
         if not may_repeat(data, terms.rows):
             return None
         left = len(kinds_of(data, terms.rows))
-        count: Any = pt.vector("count", dtype="float64")
+        count: TensorVariable = pt.vector("count", dtype="float64")
         values = columns.outputs[: len(terms.values)]
         weighted = [_weighted(v, a, count) for v, a in zip(values, terms.axes, strict=True)]
         total = pt.add(*weighted) if len(weighted) > 1 else weighted[0]
@@ -60,7 +60,7 @@ class DistinctRows(Form):
         return f"{self.left:,} distinct (with weights)"
 
 
-def _weighted(value: Any, axis: int, count: Any) -> Any:
+def _weighted(value: TensorVariable, axis: int, count: TensorVariable) -> TensorVariable:
     """The sum of an array in which each row counts so often."""
     order = ["x" if i != axis else 0 for i in range(value.type.ndim)]
     return (value * count.astype(value.type.dtype).dimshuffle(order)).sum()
