@@ -16,16 +16,18 @@ from synkhronos._api.group_function import GroupFunction
 from synkhronos._api.make_data import data
 from synkhronos._api.request import Request
 from synkhronos._backends.compile_cache import fills_cache_of_numba
+from synkhronos._backends.jax import runs_jax
 from synkhronos._engine.commands.base import Command, CommandCache
 from synkhronos._engine.commands.call import Call, compile_alone, compute_call
 from synkhronos._engine.function_plan import plan
 from synkhronos._engine.group import Group, Task
 from synkhronos._engine.progress import telling
-from synkhronos._engine.replicas import Variant
+from synkhronos._engine.replicas import Answer, Replica, Variant
 from synkhronos._engine.shipping import distribute_in
 from synkhronos._engine.variables import watch
 from synkhronos._errors import InputError, WorkerError
 from synkhronos._host.arena import ArrayRef
+from synkhronos.pymc._likelihood import mode_of
 from synkhronos.pymc._rows import is_smooth
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 _F8 = np.dtype(np.float64)
 _LOOK_SECONDS = 0.005
+_FEW_ROWS = 2000  # take one member about as long as a command takes
 _LOAD_SECONDS = 0.2  # at least, that a worker may take for machine code that the cache has
 
 
@@ -175,6 +178,11 @@ class GroupLikelihood:
                 if is_smooth(v)
             }
         self._arrays: list[tuple[list[Data], list[Data]]] = [([], []) for _ in self._functions]
+        forms = [part.form for part in likelihood.parts]
+        few = sum(form.cost for form in forms) <= _FEW_ROWS
+        repeat = all(form.described for form in forms) and not likelihood.latents
+        self._is_small = few and repeat and not runs_jax(mode_of(mode))
+        self._alone: list[Callable[[Sequence[object]], Answer]] = []  # once they are compiled
         group.run(AllocateResults(self._number, (size + 1,) * len(self._functions)), self._what)
 
     def _make(self, part: Any) -> GroupFunction:
@@ -205,15 +213,26 @@ class GroupLikelihood:
                 f"was divided, now they have {len(theta)}: close it and divide it again"
             )
         with group.runner.reserved(self._what):
+            if self._alone:
+                return self._sum_alone(theta), []
             group.runner.wake()
             places, command = self._write(theta, latents)
             found = group.runner.run(command, self._what)
             if command.calls[0].first:
                 self._evaluates.keep(places, self._compiled(command))
+                self._alone = self.alone() if self._is_small else []
             total = found[0]
             for more in found[1:]:
                 total += more
             return total, [np.array(d.data) for d in self._gradients.values()]
+
+    def _sum_alone(self, theta: np.ndarray) -> np.ndarray:
+        """Compute all rows in this process: they are so few that a command would take longer."""
+        total = np.zeros(len(theta) + 1)
+        for part, function in zip(self._likelihood.parts, self._alone, strict=True):
+            rows, whole = part.arrays()
+            total += function([*rows, theta, *whole]).outputs[0]
+        return total
 
     def _write(
         self, theta: np.ndarray, latents: Sequence[np.ndarray]
@@ -233,14 +252,14 @@ class GroupLikelihood:
             self._evaluates.keep(places, command)
         return places, command
 
-    def alone(self) -> list[Callable[[Sequence[Any]], Any]]:
+    def alone(self) -> list[Callable[[Sequence[object]], Answer]]:
         """The function of each part, compiled in this process since it evaluated its own rows.
 
         Each takes the part's arrays with rows, theta, and the arrays that members need whole.
         """
         replicas = [self.group.member.replicas[f.number] for f in self._functions]
 
-        def of(replica: Any) -> Callable[[Sequence[Any]], Any]:
+        def of(replica: Replica) -> Callable[[Sequence[object]], Answer]:
             variant = Variant(tuple(range(len(replica.recipe.outputs))))
             return lambda arguments: replica.run(variant, arguments, (), (1,))
 

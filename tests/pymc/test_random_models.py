@@ -21,6 +21,8 @@ from random_models import models
 from selection import thorough
 
 import synkhronos as synk
+from synkhronos.pymc import _likelihood
+from synkhronos.pymc._repeated import _choice
 
 UNCHANGED = Mode("py", None)  # rewriting takes most of the time of such small models
 STABLE = Mode("py", RewriteDatabaseQuery(include=["canonicalize", "stabilize"]))
@@ -76,7 +78,9 @@ def outcome(model: pm.Model, group: synk.Group) -> str:
     return "divided"
 
 
-def check(groups: dict[int, synk.Group], examples: int, mixing: bool) -> Counter[str]:
+def check(
+    groups: dict[int, synk.Group], examples: int, mixing: bool, repeating: bool = False
+) -> Counter[str]:
     """Tries so many models, and counts what became of them."""
     found: Counter[str] = Counter()
 
@@ -87,7 +91,7 @@ def check(groups: dict[int, synk.Group], examples: int, mixing: bool) -> Counter
         database=None,
         derandomize=examples < 100,
     )
-    @given(models(mixing), st.sampled_from([2, 3]))
+    @given(models(mixing, repeating), st.sampled_from([2, 3]))
     def each(model: pm.Model, size: int) -> None:
         note(model.str_repr())
         found[outcome(model, groups[size])] += 1
@@ -100,6 +104,30 @@ def check(groups: dict[int, synk.Group], examples: int, mixing: bool) -> Counter
 def test_random_models(groups: dict[int, synk.Group], mixing: bool) -> None:
     found = check(groups, 4, mixing)
     assert found["divided"] >= 2, found
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_random_models_whose_rows_repeat(
+    groups: dict[int, synk.Group],
+    trials: Callable[[int, int], int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Any form that can be found is taken, also where it does not pay."""
+    examples = trials(16, 500)
+    forms: list[str] = []
+
+    def cheapest(*given: Any) -> Any:
+        found = _choice.cheapest(*given)
+        forms.append(type(found).__name__)
+        return found
+
+    monkeypatch.setattr(_likelihood, "cheapest", cheapest)
+    monkeypatch.setattr(_choice, "LEAST_ROWS", 1)
+    monkeypatch.setattr(_choice, "GAIN", 0.5)
+    found = check(groups, examples, mixing=False, repeating=True)
+    assert found["divided"] >= examples / 2, found
+    assert set(forms) & {"DistinctRows", "SumsByGroup", "QuadraticForm"}, forms
 
 
 @pytest.mark.thorough

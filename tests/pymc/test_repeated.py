@@ -17,6 +17,7 @@ from exact import truth
 from selection import thorough
 
 import synkhronos as synk
+from synkhronos.pymc import _group_likelihood
 from synkhronos.pymc._likelihood import Likelihood
 from synkhronos.pymc._parallel import point_of
 from synkhronos.pymc._repeated._least_squares import least_squares
@@ -224,8 +225,29 @@ def test_no_digit_is_lost_near_the_mode_and_far_out(kind: str) -> None:
         assert np.abs(other_slope - true_slope).max() <= allowed
 
 
+def no_command(*given: object) -> None:
+    raise AssertionError(given)
+
+
+def test_few_rows_that_are_left_need_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("logit")
+    at = points(model, 2)
+    plain = evaluated(model, at)
+    with synk.pymc.parallel(model, members=2) as divided:
+        assert divided.group is not None
+        logp, slope = model.compile_logp(), model.compile_dlogp()
+        monkeypatch.setattr(divided.group.runner, "run", no_command)
+        check_equal(plain, [(logp(point), slope(point)) for point in at])
+        monkeypatch.undo()
+    with pytest.raises(synk.GroupError):
+        logp(at[0])
+
+
 @pytest.mark.parametrize("members", [1, *thorough(3)])
-def test_the_order_of_rows_changes_rounding_alone(members: int) -> None:
+def test_the_order_of_rows_changes_rounding_alone(
+    members: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_group_likelihood, "_FEW_ROWS", 0)  # members divide them all the same
     order = R.permutation(N)
 
     def model_with(order: Any) -> pm.Model:

@@ -44,5 +44,5 @@ class Form:
 
     @property
     def described(self) -> str:
-        """What the rows are; empty if they are the user's."""
+        """A phrase on the rows; empty if they are the user's."""
         return ""

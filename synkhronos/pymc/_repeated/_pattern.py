@@ -14,7 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 def bound(
     pattern: TensorVariable, graph: TensorVariable, names: Mapping[Variable, str]
 ) -> dict[str, TensorVariable] | None:
-    """What a graph has in the places of a pattern's variables.
+    """Find the expressions that a graph has in the places of a pattern's variables.
 
     Parameters
     ----------

@@ -96,7 +96,7 @@ class QuadraticForm(Form):
 
     @property
     def described(self) -> str:
-        """What the rows are."""
+        """A phrase on the rows."""
         return f"{self.left - 1:,} coefficients (a quadratic form)"
 
 

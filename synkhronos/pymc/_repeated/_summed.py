@@ -86,7 +86,7 @@ class SumsByGroup(Form):
 
     @property
     def described(self) -> str:
-        """What the rows are."""
+        """A phrase on the rows."""
         return f"{self.left:,} distinct but for what is observed (sums by group)"
 
 

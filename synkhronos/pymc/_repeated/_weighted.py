@@ -56,7 +56,7 @@ class DistinctRows(Form):
 
     @property
     def described(self) -> str:
-        """What the rows are."""
+        """A phrase on the rows."""
         return f"{self.left:,} distinct (with weights)"
 
 
