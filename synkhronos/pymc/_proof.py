@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from pytensor.graph.replace import clone_replace
 from synkhronos._engine.progress import watch
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._errors import InputError
+from synkhronos._host import cores as _cores
 from synkhronos._plan.inference.walk import name_of
 from synkhronos.pymc._evaluator import Evaluator
 from synkhronos.pymc._likelihood import Likelihood
@@ -23,6 +25,7 @@ from synkhronos.pymc._rows import is_smooth
 from synkhronos.pymc._terms import Term
 
 POINTS = 4  # number of points that are compared: the start and others
+_MANY_ROWS = 100_000  # take memory that is worth the time to return it
 _TRIES = 20  # points near the start, and as many around zero
 _RELATIVE = {"float64": 1e-9, "float32": 1e-3}
 
@@ -80,6 +83,19 @@ def prove(
     InputError
         The log-density is not finite at any of the points.
     """
+    found = _compared(model, terms, evaluator, meanwhile)
+    if sum(t.rows for t in terms) >= _MANY_ROWS:
+        gc.collect()  # functions hold the values of all their operations, in circles
+        _cores.trim()
+    return found
+
+
+def _compared(
+    model: Any,
+    terms: Sequence[Term],
+    evaluator: Evaluator,
+    meanwhile: Callable[[], object] | None,
+) -> Difference | None:
     likelihood = evaluator.likelihood
     of_latents = [variable for variable, _ in likelihood.places]
     sources = list(dict.fromkeys([*(p.variable for p in likelihood.pieces), *of_latents]))
