@@ -390,7 +390,7 @@ def test_least_squares_near_its_solution(rank: int) -> None:
     r = np.random.default_rng(rank)
     x = r.normal(size=(40_000, 4)) * 10.0 ** np.arange(4)
     x[:, rank:] = x[:, :1] if rank else 0.0
-    y = 1e3 + x @ r.normal(size=4) + 1e-3 * r.normal(size=len(x))
+    y = x @ r.normal(size=4) + 1e-3 * r.normal(size=len(x))
     found = least_squares(lambda begin, end: x[begin:end], y, 4)
     expected = np.linalg.lstsq(x, y, rcond=None)[0]
     np.testing.assert_allclose(found.centre, expected, rtol=1e-8, atol=1e-9)
@@ -400,5 +400,7 @@ def test_least_squares_near_its_solution(rank: int) -> None:
         ours = found.rest - found.root @ (b - found.centre)
         assert np.sum(ours**2) == pytest.approx(float(np.sum(left**2)), rel=1e-13)
         slope, true = found.root.T @ ours, np.asarray(left @ x, np.float64)
-        allowed = 1e-13 * np.abs(x).T @ np.abs(left.astype(float)) + 1e-300
+        terms = np.abs(x) * (np.abs(y) + np.abs(x) @ np.abs(b))[:, None]  # of each row
+        rounding = np.sqrt(np.sum(terms**2, axis=0)) + np.abs(x).T @ np.abs(left.astype(float))
+        allowed = 2**-50 * rounding + 1e-300
         assert np.all(np.abs(slope - true) <= allowed)
