@@ -310,7 +310,8 @@ SET: dict[str, Callable[[], dict[str, np.ndarray]]] = {
 }
 
 
-def test_the_rows_are_found_again_when_data_are_set() -> None:
+@pytest.mark.parametrize("kinds", [("other values", "longer", "outside"), *thorough((tuple(SET),))])
+def test_the_rows_are_found_again_when_data_are_set(kinds: tuple[str, ...]) -> None:
     """No weights of other data survive; the first data give the first bits again."""
     model = settable()
     at = points(model, 2)
@@ -319,7 +320,7 @@ def test_the_rows_are_found_again_when_data_are_set() -> None:
         parts = divided._evaluator.likelihood.parts
         assert all(part.form.described for part in parts)
         before = evaluated(model, at)
-        for data in SET.values():
+        for data in [SET[kind] for kind in kinds]:
             with model:
                 pm.set_data(data() | {"other": data()["few"]})
             found = evaluated(model, at)
