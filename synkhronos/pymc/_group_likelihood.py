@@ -231,7 +231,7 @@ class GroupLikelihood:
         total = np.zeros(len(theta) + 1)
         for part, function in zip(self._likelihood.parts, self._alone, strict=True):
             rows, whole = part.arrays()
-            total += function([*rows, theta, *whole]).outputs[0]
+            total += np.asarray(function([*rows, theta, *whole]).outputs[0])
         return total
 
     def _write(
