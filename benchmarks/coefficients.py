@@ -108,6 +108,23 @@ def stirling(x: Number) -> Number:
     return (mp.loggamma(x) - (x - 0.5) * mp.log(x) + x - mp.log(2 * mp.pi) / 2) * x
 
 
+def bessel_far(order: int) -> Callable[[Number], Number]:
+    """sqrt(x) exp(-x) I(x) as a function of t = 8 / x - 1."""
+
+    def function(t: Number) -> Number:
+        if 1 + t < mp.mpf(10) ** -4:  # the asymptotic series
+            u, m = (1 + t) / 8, 4 * mp.mpf(order) ** 2
+            term = total = mp.mpf(1)
+            for i in range(1, 20):
+                term *= -(m - (2 * i - 1) ** 2) * u / (8 * i)
+                total += term
+            return total / mp.sqrt(2 * mp.pi)
+        x = 8 / (1 + t)
+        return mp.besseli(order, x) * mp.exp(-x) * mp.sqrt(x)
+
+    return function
+
+
 def fits() -> dict[str, Fit]:
     """The polynomials by name."""
     half_log_2 = mp.log(2) / 2
@@ -152,6 +169,21 @@ def fits() -> dict[str, Fit]:
             of_square(lambda s: (mp.log(1 / s) - mp.digamma(1 / s) - s / 2) / s**2, mp.mpf(1) / 12),
             *(0, mp.mpf(1) / 16, (10, 3)),
             scale=16,
+        ),
+        "i0_small": Fit(
+            of_square(lambda x: mp.besseli(0, x), 1), 0, 16, (14, 8), 1, constant_in_two=True
+        ),
+        "i1_small": Fit(
+            of_square(lambda x: 2 * mp.besseli(1, x) / x, 1),
+            *(0, 16, (13, 7), 1),
+            constant_in_two=True,
+        ),
+        "i0_large": Fit(bessel_far(0), -1, 1, (39, 10), scale=0.4, constant_in_two=True),
+        "i1_large": Fit(bessel_far(1), -1, 1, (39, 10), scale=0.38, constant_in_two=True),
+        "atan": Fit(
+            of_square(lambda t: (mp.atan(t) / t - 1) / t**2, -mp.mpf(1) / 3),
+            *(0, (root_2 - 1) ** 2, (10, 5)),
+            scale=5,
         ),
         "sine": Fit(
             of_square(lambda r: (mp.sin(mp.pi * r) / (mp.pi * r) - 1) / r**2, -(mp.pi**2) / 6),

@@ -21,10 +21,12 @@ import pytensor
 import pytensor.tensor as pt
 import scipy.special as scipy_special
 from common import describe_machine, show
+from pymc.distributions.dist_math import i0e, i1e
 from threadpoolctl import threadpool_limits
 
 from synkhronos._backends.lean.mode import lean
 from synkhronos._backends.vectorised.rewrite import vectorising
+from synkhronos.pymc import parallel as parallel  # tells the code of PyMC's functions
 
 Array = np.ndarray
 
@@ -52,6 +54,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Any, str, str, str]] = {
     "tanh": (pt.tanh, normal, "tanh", "", "numpy.tanh"),
     "sinh": (pt.sinh, normal, "sinh", "", "numpy.sinh"),
     "cosh": (pt.cosh, normal, "cosh", "", "numpy.cosh"),
+    "arctan": (pt.arctan, normal, "arctan", "", "numpy.arctan"),
+    "i0e": (i0e, positive, "", "i0e", "scipy.special.i0e"),
+    "i1e": (i1e, positive, "", "i1e", "scipy.special.i1e"),
     "erf": (pt.erf, normal, "", "erf", "scipy.special.erf"),
     "erfc": (pt.erfc, normal, "", "erfc", "scipy.special.erfc"),
     "erfcx": (pt.erfcx, normal, "", "erfcx", ""),

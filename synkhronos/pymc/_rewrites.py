@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pymc.distributions.dist_math import normal_lccdf, normal_lcdf
+from pymc.distributions.dist_math import I0e, I1e, normal_lccdf, normal_lcdf
 from pymc.logprob.utils import local_remove_check_parameter
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Constant, Variable, equal_computations
@@ -29,12 +29,14 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from synkhronos._backends.lean.rewrite import operands_alike
 from synkhronos._backends.vectorised.rewrite import is_replaced
+from synkhronos._backends.vectorised.table import TABLE
 from synkhronos._backends.vectorised.tails import LogNdtr, log_ndtr
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._plan.inference.values import Rows, Same
 from synkhronos._plan.inference.walk import Walk, seed
 
 _PLAIN = python_mode()
+TABLE |= {I0e: ("bessel", "i0e"), I1e: ("bessel", "i1e")}  # PyTensor has none
 
 # Functions of one number that cost more than a choice between two numbers.
 _COSTLY = (

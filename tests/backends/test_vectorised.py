@@ -51,6 +51,9 @@ ODD: dict[str, tuple[float, ...]] = {
         np.exp(-0.5) / np.sqrt(2 * np.pi) / scipy.special.ndtr(1),
         *(0, INF, NAN),
     ),
+    "atan": (0.0, -0.0, np.pi / 4, np.pi / 2, -np.pi / 2, NAN),
+    "i0e": (1, 1, scipy.special.i0e(1), 0, 0, NAN),
+    "i1e": (0.0, -0.0, scipy.special.i1e(1), 0.0, -0.0, NAN),
     "gammaln": (INF, INF, 0, INF, INF, NAN),
     "digamma": (-INF, INF, -np.euler_gamma, INF, NAN, NAN),
     "trigamma": (INF, INF, np.pi**2 / 6, 0, INF, NAN),
@@ -168,7 +171,9 @@ def test_poles_of_the_gamma_function() -> None:
     assert results("gammaln", np.array([1e308]))[0] == np.inf
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "sigmoid", "tanh", "erf", "log_ndtr", "digamma"])
+@pytest.mark.parametrize(
+    "name", ["exp", "log", "sigmoid", "tanh", "erf", "log_ndtr", "digamma", "atan"]
+)
 def test_no_step_backwards(name: str) -> None:
     low, high = {"log": (1e-3, 20), "digamma": (1e-3, 20)}.get(name, (-6, 6))
     x = np.sort(np.random.default_rng(2).uniform(low, high, 1_000_000))

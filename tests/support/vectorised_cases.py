@@ -144,6 +144,24 @@ CASES: dict[str, Case] = {
         lambda x: mp.npdf(x) / tail(x),
         (normal(), evenly(-30, 12), evenly(-1, 1), _LESS),
     ),
+    "atan": Case(
+        "angles",
+        mp.atan,
+        (normal(), normal(0.1), _SMALL, _LESS, _EXPONENTS),
+        odd=(0.41421356237309503, 0.4142136, 2.414213562373095, 2.4142137),
+    ),
+    "i0e": Case(
+        "bessel",
+        lambda x: mp.exp(-abs(x)) * mp.besseli(0, x),
+        (normal(), evenly(-10, 10), evenly(3.9, 4.1), _SMALL, magnitudes(-1e3, -1)),
+        odd=(4.0, 3.9999999999999996),
+    ),
+    "i1e": Case(
+        "bessel",
+        lambda x: mp.exp(-abs(x)) * mp.besseli(1, x),
+        (normal(), evenly(-10, 10), evenly(3.9, 4.1), _SMALL, magnitudes(-1e3, -1)),
+        odd=(4.0, 3.9999999999999996),
+    ),
     "gammaln": Case(
         "gammas",
         lambda x: mp.log(abs(mp.gamma(x))),

@@ -10,7 +10,7 @@ branches nor calls, so that a loop around them computes as many as the registers
 ``dispatch``       tells PyTensor's numba linker the code
 ``code``           functions on numbers as numba code
 ``real``           numbers of a function that is being written in LLVM code
-``exponentials``, ``logarithms``, ``powers``, ``normal``, ``gammas``
+``exponentials``, ``logarithms``, ``powers``, ``normal``, ``gammas``, ``bessel``, ``angles``
                    the functions on numbers; ``quotients`` helps them
 ``coefficients``   their polynomials, which ``benchmarks/coefficients.py`` makes
 """

@@ -231,6 +231,16 @@ class Real:
         constant, tail, *others = COEFFICIENTS[name, self.format.bits]
         return self.like(constant), self._sum(others).fused(self, tail)
 
+    def long_polynomial(self, name: str) -> tuple[Real, Real]:
+        """The same for terms that may be larger than the constant: the last step rounds nothing.
+
+        One chain takes longer than two, but rounds no power of this number.
+        """
+        constant, tail, *others = COEFFICIENTS[name, self.format.bits]
+        more, lost = product(self._horner(others), self)
+        head, rest = sum_of_two(self.like(constant), more)
+        return head, rest + (lost + tail)
+
     def _sum(self, coefficients: Sequence[float]) -> Real:
         """A polynomial by powers of the square in two chains, each half as long to wait for."""
         if len(coefficients) < 6:

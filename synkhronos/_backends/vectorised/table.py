@@ -20,6 +20,7 @@ TABLE: dict[type, tuple[str, str]] = {
     ps.Tanh: ("exponentials", "tanh"),
     ps.Sinh: ("exponentials", "sinh"),
     ps.Cosh: ("exponentials", "cosh"),
+    ps.ArcTan: ("angles", "atan"),
     ps.Log: ("logarithms", "log"),
     ps.Log1p: ("logarithms", "log1p"),
     ps.Log2: ("powers", "log2"),
