@@ -227,6 +227,8 @@ def hinders_vectorising(variable: Variable) -> bool:
         inner = found.owner
         if inner is None or found in seen or not isinstance(inner.op, Elemwise | DimShuffle):
             continue  # a loop is fused through these operations
+        if all(found.type.broadcastable):
+            continue  # one number, which is computed before the loop
         if is_replaced(found):
             return True
         seen.add(found)

@@ -180,5 +180,8 @@ def test_what_hinders_vectorising() -> None:
     sums = [pt.zeros(3)[at].inc(v) for v in values]
     found = [any(map(hinders_vectorising, ancestors([v]))) for v in sums]
     assert found == [False, True, False]
+    number = pt.dscalar("number")  # whose function is computed before the loop
+    by_scale = pt.zeros(3)[at].inc(pt.sqr(x) / pt.exp(number))
+    assert not any(map(hinders_vectorising, ancestors([by_scale])))
     assert any(map(hinders_vectorising, ancestors([pt.all(pt.exp(x) > 0)])))
     assert not any(map(hinders_vectorising, ancestors([pt.all(x > 0)])))
