@@ -338,3 +338,23 @@ def test_machine_code_is_found_by_the_next_process(tmp_path, monkeypatch):
 
     assert compilations() > 10
     assert compilations() == 0
+
+
+def test_sums_of_outer_products_are_products() -> None:
+    a, b = pt.dmatrix("a"), pt.dmatrix("b")
+    column = pt.tensor("column", dtype="float64", shape=(None, 1))
+    r = np.random.default_rng(0)
+    values = r.normal(size=(7, 3)), r.normal(size=(7, 2)), r.normal(size=(7, 1))
+    cases = {
+        "rows": ((a[:, :, None] * b[:, None, :]).sum(axis=0), True),
+        "columns first": ((b[:, None, :] * a[:, :, None]).sum(axis=0), True),
+        "transposed": ((a.T.T[:, None, :] * b[:, :, None]).sum(axis=0), True),
+        "another axis": ((a[:, :, None] * b[:, None, :]).sum(axis=1), False),
+        "one column": ((a[:, :, None] * column[:, None, :]).sum(axis=0), False),
+    }
+    for what, (graph, is_product) in cases.items():
+        given = dict(on_unused_input="ignore")
+        fast = pytensor.function([a, b, column], graph, mode=lean("NUMBA"), **given)
+        plain = pytensor.function([a, b, column], graph, mode="FAST_COMPILE", **given)
+        np.testing.assert_allclose(fast(*values), plain(*values), rtol=1e-14, err_msg=what)
+        assert ("dot" in pytensor.printing.debugprint(fast, file="str").lower()) == is_product, what

@@ -18,11 +18,13 @@ from pytensor.tensor.math import Dot, cast
 from pytensor.tensor.shape import SpecifyShape
 
 from synkhronos._backends.lean.op import Lean
+from synkhronos._backends.lean.outer import SumsOfOuterProducts
 
 log = logging.getLogger("synkhronos")
 
 TAG = "synkhronos_lean"
 _FLOATS = ("float32", "float64")
+_BEFORE_FUSION = 48.6
 _LAST = 1001.0  # a position after all of PyTensor's own rewrites, and after those of `nn`
 
 
@@ -149,6 +151,8 @@ def register() -> None:
     """Register the rewrite, which only modes that include its tag use."""
     if TAG not in optdb:
         optdb.register("synkhronos_lean_operations", _Replace(), TAG, position=_LAST)
+        products = SumsOfOuterProducts()
+        optdb.register("synkhronos_outer_products", products, TAG, position=_BEFORE_FUSION)
 
 
 def register_where(operation: type) -> None:
