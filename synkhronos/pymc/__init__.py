@@ -1,7 +1,8 @@
-"""Data parallelism inside one chain of PyMC: members evaluate the likelihood of their rows.
+"""Models of PyMC: a faster likelihood, and members that evaluate that of their rows.
 
 =====================  ===========================================================================
 ``_parallel``          `parallel`: divides a model's log-density until it is closed
+``_fast``              `fast`: a copy of a model with a faster log-density, without members
 ``_sampling``          `sample`: plans chains and members, divides, and calls `pm.sample`
 ``_node_chains``       the same on several nodes: each samples some chains, by ``_chains_process``
 ``_terms``             a model's observed terms and Potentials, and which of them cannot be divided
@@ -14,6 +15,9 @@
 ``_rewrites``          rewrites of that graph: fewer costly functions, constants from data
 ``_group_likelihood``  the likelihood in a group: each member computes its rows, the sums are added
 ``_evaluator``         which group evaluates: this process's, or that of a chain's own process
+``_divided``           what replaces a model's log-density
+``_density``           the likelihood as an operation of the model's function, without a group
+``_in_process``        its data, and its evaluation with numpy
 ``_op``                the operation in the model's graph (compiled by ``_numba`` and ``_jax``)
 ``_proof``             compares the divided log-density with the plain one at random points
 ``_advice``            `advise`: measures and predicts the speed-up before sampling
@@ -32,12 +36,13 @@ from synkhronos._errors import BackendMissing
 
 if TYPE_CHECKING:
     from synkhronos.pymc._advice import Advice as Advice
+    from synkhronos.pymc._fast import fast as fast
     from synkhronos.pymc._parallel import Parallel as Parallel
     from synkhronos.pymc._parallel import advise as advise
     from synkhronos.pymc._parallel import parallel as parallel
     from synkhronos.pymc._sampling import sample as sample
 
-__all__ = ["Advice", "Parallel", "advise", "parallel", "sample"]
+__all__ = ["Advice", "Parallel", "advise", "fast", "parallel", "sample"]
 
 
 def __getattr__(name: str) -> object:
@@ -47,7 +52,7 @@ def __getattr__(name: str) -> object:
         import_module("pymc")
     except ImportError:
         raise BackendMissing("PyMC", "pymc") from None
-    home = {"Advice": "_advice", "sample": "_sampling"}.get(name, "_parallel")
+    home = {"Advice": "_advice", "fast": "_fast", "sample": "_sampling"}.get(name, "_parallel")
     found = getattr(import_module(f"synkhronos.pymc.{home}"), name)
     _belong_to(__name__, [found])
     return found

@@ -209,12 +209,7 @@ class DividedTerms:
         mode = mode_of(mode)
         numba = isinstance(mode.linker, NumbaLinker)
         outputs = self.outputs if numba and vectorised else expanded(self.outputs)
-        if not numba:
-            return outputs, mode
-        found = rewritten(outputs, "specialize")
-        if any(map(hinders_vectorising, ancestors(found))):
-            mode = mode.excluding("fuse_indexed_into_elemwise")
-        return found, mode
+        return for_numba(outputs, mode) if numba else (outputs, mode)
 
     @property
     def shareds(self) -> list[SharedVariable]:
@@ -239,6 +234,14 @@ class DividedTerms:
         if self.form.described:
             self._known = now, found
         return found
+
+
+def for_numba(outputs: Sequence[Any], mode: Any) -> tuple[list[Any], Any]:
+    """Outputs rewritten for a mode of numba, and the mode with the rewrites that suit them."""
+    found = rewritten(outputs, "specialize")
+    if any(map(hinders_vectorising, ancestors(found))):
+        mode = mode.excluding("fuse_indexed_into_elemwise")
+    return found, mode
 
 
 def _gradients(graph: Any, wrt: Sequence[Any], names: Sequence[str]) -> Sequence[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,19 +65,21 @@ class DividedLogp(Op):
         self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
     ) -> list[Variable]:
         """Return the gradients, which the evaluation has computed."""
-        first, *others = cotangents
-        if any(not isinstance(c.type, DisconnectedType) for c in others):
+        if any(not isinstance(c.type, DisconnectedType) for c in cotangents[1:]):
             return [
                 grad_not_implemented(self, i, v, "a divided likelihood has no second derivatives")
                 for i, v in enumerate(inputs)
             ]
-        found = iter(outputs[1:])
-        return [
-            (first * (g := next(found))).astype(g.type.dtype)
-            if is_smooth(v)
-            else DisconnectedType()()
-            for v in inputs
-        ]
+        return pulled_back(outputs, cotangents[0], map(is_smooth, inputs))
+
+
+def pulled_back(outputs: Sequence[Any], cotangent: Any, smooth: Iterable[bool]) -> list[Variable]:
+    """The gradients by the inputs of an operation: value -> itself, gradients by smooth inputs."""
+    found = iter(outputs[1:])
+    return [
+        (cotangent * (g := next(found))).astype(g.type.dtype) if each else DisconnectedType()()
+        for each in smooth
+    ]
 
 
 def evaluate(number: int, theta: np.ndarray, *latents: np.ndarray) -> tuple[Any, ...]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -14,19 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pymc import modelcontext
 from pymc import sample as pm_sample
-from pymc.model.core import BaseModel
-from pytensor.graph.replace import clone_replace
 
 import synkhronos.pymc._numba  # noqa: F401 (registers the operation)
 from synkhronos._api.advice import seconds_of
 from synkhronos._backends.compile_cache import fills_cache_of_numba
-from synkhronos._checks import check_integer, options_checked, or_none, shown
+from synkhronos._checks import check_integer, options_checked, or_none
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.progress import tell, telling
-from synkhronos._errors import GroupClosed, InputError, InputTypeError, NotForked
+from synkhronos._errors import GroupClosed, InputError, NotForked
 from synkhronos._host import cores as _cores
 from synkhronos.pymc._advice import (
     Advice,
@@ -38,6 +33,7 @@ from synkhronos.pymc._advice import (
     modes_to_measure,
     somewhere,
 )
+from synkhronos.pymc._divided import Divided, model_of, point_of, refuse_divided
 from synkhronos.pymc._evaluator import Evaluator
 from synkhronos.pymc._likelihood import Likelihood, tell_forms
 from synkhronos.pymc._op import DividedLogp
@@ -49,65 +45,6 @@ from synkhronos.pymc._undivided import prove_summands, tell_what_stays
 log = logging.getLogger("synkhronos")
 
 _SECONDS = 30.0  # of `advise`: it begins no further mode that might take longer
-
-
-class Divided:
-    """Replaces `model.logp`: the divided terms are one operation, the others are unchanged.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    terms : Terms
-    value : Variable
-        The log-density of the divided terms, and what remains of their variables.
-    divide : callable
-        ``divide(terms) -> variable``: the same of some of the terms.
-    """
-
-    def __init__(
-        self, model: Any, terms: Terms, value: Any, divide: Callable[[Terms], Any]
-    ) -> None:
-        self._model = model
-        self._terms = terms
-        self._divide: Callable[[Terms], Any] | None = divide
-        self._names = frozenset(terms.names)
-        self._values = {self._names: value}
-
-    def __call__(self, vars: Any = None, jacobian: bool = True, sum: bool = True) -> Any:
-        """The log-density, as `pymc.Model.logp`; with ``sum=False`` the undivided one."""
-        model, plain = self._model, type(self._model).logp
-        _register_jax()
-        if vars is None:
-            given = [*model.free_RVs, *model.observed_RVs, *model.potentials]
-        else:
-            given = list(vars) if isinstance(vars, list | tuple) else [vars]
-        rvs = [model.values_to_rvs.get(v, v) for v in given]
-        mine = frozenset({rv.name for rv in rvs if rv not in model.free_RVs}) & self._names
-        # ADVI and SMC ask for the observed variables, and compute Potentials themselves
-        if not sum or not mine or mine not in (self._names, self._terms.observed):
-            return plain(model, vars, jacobian=jacobian, sum=sum)
-        if mine not in self._values:
-            if self._divide is None:
-                return plain(model, vars, jacobian=jacobian, sum=sum)
-            self._values[mine] = self._divide(self._terms.only(mine))
-        rest = [v for v, rv in zip(given, rvs, strict=True) if rv.name not in mine]
-        [total] = clone_replace([self._values[mine]])
-        if rest:
-            others = plain(model, rest, jacobian=jacobian)
-            [copied] = clone_replace([others])  # a frozen model keeps its graphs
-            total = copied + total
-            total.name = others.name
-        return total
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For another process, which has what was divided here."""
-        return {**self.__dict__, "_divide": None}
-
-
-def _register_jax() -> None:
-    """Register the operation with JAX, if this process uses JAX."""
-    if "jax" in sys.modules:
-        importlib.import_module("synkhronos.pymc._jax")
 
 
 class Parallel(ProcessBound):
@@ -140,8 +77,7 @@ class Parallel(ProcessBound):
         repeated: bool = True,
     ) -> None:
         self.model = model = model_of(model)
-        if "logp" in vars(model):
-            raise InputError("the model is divided already: call close() on that division first")
+        refuse_divided(model)
         check_counts(members=members, members_per_chain=members_per_chain, chains=chains)
         self._repeated = repeated
         with telling("reading the model"), untraced():
@@ -221,10 +157,8 @@ class Parallel(ProcessBound):
         names = terms.names
         culprits = [n for n in names if len(names) == 1 or self._alone_wrong(n, terms)]
         raise InputError(
-            f"the parts of {', '.join(culprits or names)} do not add up: "
-            f"{found.what} is {found.plain!r} for the plain model and {found.divided!r} for the "
-            f"sum of the parts (allowed difference: {found.allowed:.1e}). The model has not been "
-            "changed; please report this"
+            f"the parts of {', '.join(culprits or names)} do not add up: {found}. The model has "
+            "not been changed; please report this"
         )
 
     def _alone_wrong(self, name: str, terms: Terms) -> bool:
@@ -371,31 +305,6 @@ class _Measured(Parallel):
 def _forget_compiled(model: Any) -> None:
     """Clear a frozen model's cache: it holds functions compiled for another log-density."""
     vars(model).pop("_cache", None)
-
-
-def model_of(model: Any, what: str = "parallel") -> Any:
-    """The outermost model of the given one, or of the current context; `what` wants it."""
-    if model is None:
-        try:
-            return modelcontext(None).root
-        except TypeError:
-            raise InputTypeError(
-                f"{what}() was given no model, and is not inside of one: write {what}(model), "
-                "or call it inside of `with model:`"
-            ) from None
-    if not isinstance(model, BaseModel):
-        count = "draws" if what == "sample" else "members"
-        also = f", as in {what}(model, {count}={model})" if isinstance(model, int) else ""
-        raise InputTypeError(
-            f"{what} takes a pymc.Model first{also}; found {type(model).__name__} {shown(model)}"
-        )
-    return model.root
-
-
-def point_of(model: Any) -> dict[Any, Any]:
-    """The model's initial point, by value variable."""
-    start = model.initial_point(0)
-    return {v: start[v.name] for v in model.value_vars}
 
 
 def group_for(members: int | None) -> tuple[Group, bool]:

@@ -42,6 +42,12 @@ class Difference:
     divided: float
     allowed: float
 
+    def __str__(self) -> str:
+        return (
+            f"{self.what} is {self.plain!r} for the plain model and {self.divided!r} for the sum "
+            f"of the parts (allowed difference: {self.allowed:.1e})"
+        )
+
 
 def points(model: Any, seed: int = 0) -> Iterator[dict[str, np.ndarray]]:
     """The initial point, then points nearer and nearer to it, then such points around zero.

@@ -15,8 +15,9 @@ from synkhronos._engine.progress import tell
 from synkhronos._errors import InputError
 from synkhronos._host import cores as _cores
 from synkhronos.pymc._advice import Advice, ChainPlan
+from synkhronos.pymc._divided import model_of, refuse_divided
 from synkhronos.pymc._node_chains import can_divide_chains, sample_over_nodes
-from synkhronos.pymc._parallel import Parallel, check_counts, group_for, model_of
+from synkhronos.pymc._parallel import Parallel, check_counts, group_for
 
 
 class Sampling(Parallel):
@@ -183,8 +184,7 @@ def sample(
     """
     check_counts(chains=chains, cores=cores, members_per_chain=members_per_chain)
     model = model_of(model, "sample")
-    if "logp" in vars(model):
-        raise InputError("the model is divided already: call close() on that division first")
+    refuse_divided(model)
     nodes = launch()
     if nodes is not None and can_divide_chains(chains, nodes.size, kwargs):
         group, ours = group_for(None)

@@ -24,8 +24,14 @@ def lean(mode: object) -> Any:
     found = get_mode(mode)
     if type(found) is not Mode or type(found.linker) is not NumbaLinker:
         return mode
+    return with_lean(Mode(LeanLinker(), found.provided_optimizer))
+
+
+def with_lean(mode: Mode) -> Mode:
+    """A mode for numba, with this package's operations."""
     register()
-    return Mode(LeanLinker(), found.provided_optimizer).including(TAG, *tags())
+    found: Mode = mode.including(TAG, *tags())
+    return found
 
 
 @contextlib.contextmanager

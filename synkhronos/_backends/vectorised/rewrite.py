@@ -20,6 +20,7 @@ from synkhronos._backends.vectorised.table import has_code
 log = logging.getLogger("synkhronos")
 
 _TAG = "synkhronos_vectorised"
+_FUNCTIONS = "synkhronos_vectorised_functions"
 _BEFORE_FUSION = 48.5  # after the rewrites that look for PyTensor's operations
 _AFTER_FUSION = 49.05
 _SHORT = 32  # steps of a loop, four times what a register holds
@@ -36,13 +37,36 @@ def is_replaced(variable: Any) -> bool:
     )
 
 
-class _Replace(GraphRewriter):
-    """Puts vectorised operations into a graph."""
+class _Where(GraphRewriter):
+    """A rewrite of graphs with an operation.
+
+    Parameters
+    ----------
+    operation : class, optional
+        Only graphs with such an operation are changed. Default: all.
+    """
+
+    def __init__(self, operation: type = object) -> None:
+        super().__init__()
+        self.operation = operation
 
     def add_requirements(self, fgraph: Any) -> None:
         """Add none."""
 
     def apply(self, fgraph: Any) -> None:
+        """Change the graph, if it has the operation."""
+        if any(isinstance(node.op, self.operation) for node in fgraph.apply_nodes):
+            self.change(fgraph)
+
+    def change(self, fgraph: Any) -> None:
+        """Change the graph."""
+        raise NotImplementedError
+
+
+class _Replace(_Where):
+    """Puts vectorised operations into a graph."""
+
+    def change(self, fgraph: Any) -> None:
         """Replace the elementwise functions that this package has code for."""
         found = [v for node in fgraph.toposort() for v in node.outputs if is_replaced(v)]
         if not found or not _is_available():
@@ -54,7 +78,7 @@ class _Replace(GraphRewriter):
             fgraph.replace(variable, new, reason=_TAG)
 
 
-class _Flatten(GraphRewriter):
+class _Flatten(_Where):
     """Makes one long loop where there would be many short ones, of which few are vectorised.
 
     PyTensor has a loop for each axis, and the innermost one may have only a few steps. Axes of
@@ -62,10 +86,7 @@ class _Flatten(GraphRewriter):
     last axis that is known to be short becomes the first one.
     """
 
-    def add_requirements(self, fgraph: Any) -> None:
-        """Add none."""
-
-    def apply(self, fgraph: Any) -> None:
+    def change(self, fgraph: Any) -> None:
         """Change the loops that have vectorised functions."""
         for node in fgraph.toposort():
             if isinstance(node.op, Elemwise) and has_vectorised(node.op.scalar_op):
@@ -131,6 +152,16 @@ def tags() -> tuple[str, ...]:
     if not _wanted.get():
         return ()
     if _TAG not in optdb:
-        optdb.register("synkhronos_vectorised_functions", _Replace(), _TAG, position=_BEFORE_FUSION)
-        optdb.register("synkhronos_flat_loops", _Flatten(), _TAG, position=_AFTER_FUSION)
+        _register("", object, _TAG)
     return (_TAG,)
+
+
+def register_where(operation: type) -> None:
+    """Replace operations in all graphs for numba with this operation, also those of the user."""
+    if f"{_FUNCTIONS}_where_{operation.__name__}" not in optdb:
+        _register(f"_where_{operation.__name__}", operation, "numba")
+
+
+def _register(end: str, operation: type, tag: str) -> None:
+    optdb.register(f"{_FUNCTIONS}{end}", _Replace(operation), tag, position=_BEFORE_FUSION)
+    optdb.register(f"synkhronos_flat_loops{end}", _Flatten(operation), tag, position=_AFTER_FUSION)

@@ -1,0 +1,175 @@
+"""The likelihood as an operation that needs no group: its graph is a part of the model's function.
+
+`Density` is what `fast` puts into a model's log-density. Whoever compiles the model for numba
+(PyMC, nutpie) gets the code that members run, inside of that function. For other modes its graph
+becomes a part of the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.builders import FinalizedOpFromGraph, OpFromGraph
+from pytensor.compile.mode import optdb
+from pytensor.compile.rewriting import destructive_rewrite_ofg_inner_graph
+from pytensor.gradient import DisconnectedType
+from pytensor.graph.basic import Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.basic import get_active_mode, graph_rewriter
+from pytensor.link.numba.linker import NumbaLinker
+
+from synkhronos._backends.lean.mode import with_lean
+from synkhronos._backends.lean.rewrite import register_where
+from synkhronos._backends.vectorised.rewrite import register_where as register_vectorised_where
+from synkhronos._backends.vectorised.tails import expanded
+from synkhronos._engine.python_mode import python_mode
+from synkhronos.pymc._likelihood import DividedTerms, Likelihood, for_numba
+from synkhronos.pymc._op import pulled_back
+from synkhronos.pymc._rows import is_smooth
+
+# Before PyTensor's first rewrites, and before it rewrites the graphs inside of operations.
+_FIRST, _BEFORE_INNER_GRAPHS = -0.02, 49.55
+
+
+class Density(OpFromGraph):
+    """theta, latents, data -> log-density, its gradient by theta, its gradients by latents.
+
+    Parameters
+    ----------
+    inputs, outputs : list of Variable
+        The graph.
+    smooth : tuple of bool
+        For each input, whether there is a gradient by it.
+    """
+
+    def __init__(self, inputs: list[Any], outputs: list[Any], smooth: tuple[bool, ...]) -> None:
+        super().__init__(inputs, outputs, name="density", on_unused_input="ignore")
+        self.smooth = smooth
+        self._in_python: Callable[..., Any] | None = None
+
+    def connection_pattern(self, node: Any) -> list[list[bool]]:
+        """Outputs depend on the inputs by which there is a gradient."""
+        return [[smooth] * len(node.outputs) for smooth in self.smooth]
+
+    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Any) -> None:
+        """Evaluate the graph in Python; numba and JAX do not come here."""
+        if self._in_python is None:
+            graph = self.fgraph.unfreeze()
+            self._in_python = pytensor.function(
+                graph.inputs, graph.outputs, mode=python_mode(), on_unused_input="ignore"
+            )
+        for storage, value in zip(output_storage, self._in_python(*inputs), strict=True):
+            storage[0] = value
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_in_python": None}
+
+    def pullback(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
+    ) -> list[Variable]:
+        """The gradients, which are outputs; second derivatives are those of the graph."""
+        if all(isinstance(c.type, DisconnectedType) for c in cotangents[1:]):
+            return pulled_back(outputs, cotangents[0], self.smooth)
+        found = super().pullback(inputs, outputs, cotangents)
+        pairs = zip(found, self.smooth, strict=True)
+        return [v if smooth else DisconnectedType()() for v, smooth in pairs]
+
+
+def density(likelihood: Likelihood, data: Sequence[Sequence[Any]]) -> list[Any]:
+    """The outputs of a `Density` in the model's graph.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    data : sequence of sequence of Variable
+        For each of its parts, constants or shared variables: the arrays with rows, then those that
+        are needed whole.
+    """
+    given = [likelihood.theta, *likelihood.latents]
+    places = [v.type() for v in given]
+    inputs, outer = list(places), list(given)
+    total: Any = None
+    by_latents: dict[int, Any] = {}
+    for part, arrays in zip(likelihood.parts, data, strict=True):
+        made = [v.type() for v in arrays]
+        flat, *gradients = _applied(part, places, made)
+        total = flat if total is None else total + flat
+        smooth = [i for i in part.latents if is_smooth(likelihood.latents[i])]
+        by_latents |= zip(smooth, gradients, strict=True)
+        inputs += made
+        outer += arrays
+    by_theta = total[1:].astype(likelihood.theta.type.dtype)
+    latents = [
+        by_latents.get(i, pt.zeros_like(v)).astype(v.type.dtype)
+        for i, v in enumerate(places[1:])
+        if is_smooth(v)
+    ]
+    smooth_inputs = [is_smooth(v) for v in places] + [False] * (len(inputs) - len(places))
+    operation = Density(inputs, [total[0], by_theta, *latents], tuple(smooth_inputs))
+    found: list[Any] = operation(*outer, return_list=True)
+    return found
+
+
+def _applied(part: DividedTerms, places: Sequence[Any], made: Sequence[Any]) -> list[Any]:
+    """The outputs of a part, on places of theta, of latents and of data."""
+    theta, *latents = places
+    rowed = [*[latents[i] for i in part.latents], *made]
+    count = len(part.scattered)
+    pairs = zip(
+        [*part.scattered, *part.broadcast],
+        [*rowed[:count], theta, *rowed[count:]],
+        strict=True,
+    )
+    found: list[Any] = clone_replace(
+        part.outputs, replace=[(a, b.astype(a.type.dtype)) for a, b in pairs], rebuild_strict=False
+    )
+    return found
+
+
+class CompiledDensity(FinalizedOpFromGraph):
+    """A `Density` whose graph is ready for numba."""
+
+
+@graph_rewriter  # type: ignore[untyped-decorator]
+def _inline(fgraph: Any) -> None:
+    """Modes without numba get the graph, with PyTensor's own operations."""
+    if isinstance(get_active_mode(fgraph).linker, NumbaLinker):
+        return
+    for node in [n for n in fgraph.toposort() if isinstance(n.op, Density)]:
+        inner = node.op.fgraph.unfreeze()
+        outputs = expanded(inner.outputs)
+        pairs = dict(zip(inner.inputs, node.inputs, strict=True))
+        found = clone_replace(outputs, replace=pairs, rebuild_strict=False)
+        fgraph.replace_all(list(zip(node.outputs, found, strict=True)), reason="inline_density")
+
+
+@graph_rewriter  # type: ignore[untyped-decorator]
+def _finish(fgraph: Any) -> None:
+    """For numba the graph is rewritten as a member's; outputs that nobody reads are left out."""
+    mode = get_active_mode(fgraph)
+    if not isinstance(mode.linker, NumbaLinker):
+        return
+    for node in [n for n in fgraph.toposort() if isinstance(n.op, Density)]:
+        used = [i for i, v in enumerate(node.outputs) if fgraph.clients[v]]
+        inner = node.op.fgraph.unfreeze()
+        outputs, suited = for_numba([inner.outputs[i] for i in used], with_lean(mode))
+        graph = FunctionGraph(inner.inputs, outputs, clone=False)
+        graph._compile_mode = suited  # which PyTensor's rewrites of inner graphs look up
+        try:
+            destructive_rewrite_ofg_inner_graph(mode.linker, node.op, node, graph, mode=suited)
+        finally:
+            del graph._compile_mode
+        operation = CompiledDensity(graph.inputs, graph.outputs, fgraph=graph.freeze())
+        found = operation(*node.inputs, return_list=True)
+        pairs = [(node.outputs[i], v) for i, v in zip(used, found, strict=True)]
+        fgraph.replace_all(pairs, reason="finish_density")
+
+
+optdb.register("synkhronos_inline_density", _inline, "fast_compile", "fast_run", position=_FIRST)
+optdb.register("synkhronos_finish_density", _finish, "numba", position=_BEFORE_INNER_GRAPHS)
+register_where(CompiledDensity)
+register_vectorised_where(Density)

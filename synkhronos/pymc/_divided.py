@@ -1,0 +1,111 @@
+"""What replaces a model's log-density, and the model and the point that it is of."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pymc import modelcontext
+from pymc.model.core import BaseModel
+from pytensor.graph.replace import clone_replace
+
+from synkhronos._checks import shown
+from synkhronos._errors import InputError, InputTypeError
+from synkhronos.pymc._terms import Terms
+
+
+class Divided:
+    """Replaces `model.logp`: the divided terms are one operation, the others are unchanged.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    terms : Terms
+    value : Variable
+        The log-density of the divided terms, and what remains of their variables.
+    divide : callable
+        ``divide(terms) -> variable``: the same of some of the terms.
+    """
+
+    def __init__(
+        self, model: Any, terms: Terms, value: Any, divide: Callable[[Terms], Any]
+    ) -> None:
+        self._model = model
+        self._terms = terms
+        self._divide: Callable[[Terms], Any] | None = divide
+        self._names = frozenset(terms.names)
+        self._values = {self._names: value}
+
+    def __call__(self, vars: Any = None, jacobian: bool = True, sum: bool = True) -> Any:
+        """The log-density, as `pymc.Model.logp`; with ``sum=False`` the undivided one."""
+        model, plain = self._model, type(self._model).logp
+        _register_jax()
+        if vars is None:
+            given = [*model.free_RVs, *model.observed_RVs, *model.potentials]
+        else:
+            given = list(vars) if isinstance(vars, list | tuple) else [vars]
+        rvs = [model.values_to_rvs.get(v, v) for v in given]
+        mine = frozenset({rv.name for rv in rvs if rv not in model.free_RVs}) & self._names
+        # ADVI and SMC ask for the observed variables, and compute Potentials themselves
+        if not sum or not mine or mine not in (self._names, self._terms.observed):
+            return plain(model, vars, jacobian=jacobian, sum=sum)
+        if mine not in self._values:
+            if self._divide is None:
+                return plain(model, vars, jacobian=jacobian, sum=sum)
+            self._values[mine] = self._divide(self._terms.only(mine))
+        rest = [v for v, rv in zip(given, rvs, strict=True) if rv.name not in mine]
+        [total] = clone_replace([self._values[mine]])
+        if rest:
+            others = plain(model, rest, jacobian=jacobian)
+            [copied] = clone_replace([others])  # a frozen model keeps its graphs
+            total = copied + total
+            total.name = others.name
+        return total
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which has what was divided here."""
+        return {**self.__dict__, "_divide": None}
+
+
+def _register_jax() -> None:
+    """Register the operation with JAX, if this process uses JAX."""
+    if "jax" in sys.modules:
+        importlib.import_module("synkhronos.pymc._jax")
+
+
+def model_of(model: Any, what: str = "parallel") -> Any:
+    """The outermost model of the given one, or of the current context; `what` wants it."""
+    if model is None:
+        try:
+            return modelcontext(None).root
+        except TypeError:
+            raise InputTypeError(
+                f"{what}() was given no model, and is not inside of one: write {what}(model), "
+                "or call it inside of `with model:`"
+            ) from None
+    if not isinstance(model, BaseModel):
+        count = "draws" if what == "sample" else "members"
+        also = f", as in {what}(model, {count}={model})" if isinstance(model, int) else ""
+        raise InputTypeError(
+            f"{what} takes a pymc.Model first{also}; found {type(model).__name__} {shown(model)}"
+        )
+    return model.root
+
+
+def point_of(model: Any) -> dict[Any, Any]:
+    """The model's initial point, by value variable."""
+    start = model.initial_point(0)
+    return {v: start[v.name] for v in model.value_vars}
+
+
+def refuse_divided(model: Any) -> None:
+    """Raise if the model has another log-density already."""
+    if "logp" not in vars(model):
+        return
+    if "set_data" in vars(model):
+        raise InputError(
+            "this model comes from synk.pymc.fast: give the model that it was made from"
+        )
+    raise InputError("the model is divided already: call close() on that division first")

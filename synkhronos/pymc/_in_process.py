@@ -1,0 +1,101 @@
+"""The likelihood in this process alone: its data in the model's graph, and an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.replace import clone_replace
+
+from synkhronos._engine.python_mode import python_mode
+from synkhronos._errors import InputError
+from synkhronos.pymc._density import density
+from synkhronos.pymc._likelihood import DividedTerms, Likelihood
+
+_PLAIN = python_mode("canonicalize", "stabilize")
+
+
+class DataInGraph:
+    """The data of a likelihood, as variables of the model's graph.
+
+    They are constants. Where they depend on data that the user can set, they are shared variables
+    of their own, which follow by `refresh`.
+
+    Attributes
+    ----------
+    variables : list of list of Variable
+        Of each part of the likelihood.
+    valid : Variable, or None
+        A factor of the log-density: 1, or NaN as long as data differ in their numbers of rows, as
+        they do while one after another is set. None if no data can be set.
+    """
+
+    def __init__(self, likelihood: Likelihood) -> None:
+        self._parts = likelihood.parts
+        settable = any(part.shareds for part in self._parts)
+        self.valid: Any = pytensor.shared(np.float64(1)) if settable else None
+        self.variables = [
+            [_variable(array, settable=bool(part.shareds)) for array in _arrays(part)]
+            for part in self._parts
+        ]
+
+    def refresh(self) -> None:
+        """Compute them anew from the data of the model."""
+        if self.valid is None:
+            return
+        try:
+            arrays = [_arrays(part) if part.shareds else [] for part in self._parts]
+        except InputError:
+            self.valid.set_value(np.float64(np.nan))
+            return
+        for variables, found in zip(self.variables, arrays, strict=True):
+            for variable, array in zip(variables if found else [], found, strict=True):
+                variable.set_value(array, borrow=True)
+        self.valid.set_value(np.float64(1))
+
+
+def _arrays(part: DividedTerms) -> list[np.ndarray]:
+    rowed, whole = part.arrays()
+    return [*rowed, *whole]
+
+
+def _variable(array: np.ndarray, settable: bool) -> Any:
+    if not settable:
+        return pt.constant(array)
+    shape = (None,) * array.ndim
+    return pytensor.shared(array, borrow=True, shape=shape)
+
+
+class InProcess:
+    """Evaluates a likelihood in this process; in the form that `prove` compares.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    data : DataInGraph
+    """
+
+    def __init__(self, likelihood: Likelihood, data: DataInGraph) -> None:
+        self.likelihood = likelihood
+        given = [likelihood.theta, *likelihood.latents]
+        places = [v.type() for v in given]
+        outputs = clone_replace(
+            density(likelihood, data.variables), replace=list(zip(given, places, strict=True))
+        )
+        self._function = pytensor.function(places, outputs, mode=_PLAIN, on_unused_input="ignore")
+
+    def __call__(
+        self, theta: np.ndarray, latents: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """[log-density, gradient by theta], and the gradients by latents."""
+        value, by_theta, *by_latents = self._function(theta, *latents)
+        return np.concatenate([[value], by_theta]), by_latents
+
+    def compile_beside(
+        self, theta: np.ndarray, latents: Sequence[np.ndarray], work: Callable[[], object]
+    ) -> None:
+        """Do `work`; nothing else compiles here meanwhile."""
+        work()

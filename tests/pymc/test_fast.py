@@ -1,0 +1,217 @@
+"""`fast`: a copy of a model, equal to it, whose log-density is an operation with its own code."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from comparing import check_equal, check_not_worse, evaluated, far_points, points
+from pytensor.compile.builders import OpFromGraph
+from zoo import KINDS
+
+import synkhronos as synk
+from synkhronos.pymc._density import CompiledDensity, Density
+
+# one of each way in which terms, latents and data meet
+TYPICAL = (
+    "linear regression",
+    "hierarchical Poisson-gamma",
+    "mixture with weights of each row's own",
+    "latent classes (one discrete parameter per row)",
+)
+MADE = [n for n, k in KINDS.items() if not k.reason]
+
+
+def regression(**changed: Any) -> pm.Model:
+    r = np.random.default_rng(2)
+    x = r.normal(size=60)
+    with pm.Model(coords={"obs": range(60)}) as model:
+        data = pm.Data("x", x, dims="obs")
+        count = pm.Data("count", r.poisson(3, 60), dims="obs")
+        b = pm.Normal("b", shape=2, initval=[0.25, -0.5])
+        scale = pm.HalfNormal("scale", initval=2.0)
+        pm.Deterministic("slope", b[1])
+        pm.Poisson("y", pm.math.exp(b[0] + b[1] * data) * scale, observed=count, dims="obs")
+    return model
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in TYPICAL else [pytest.mark.thorough]) for n in MADE]
+)
+def test_copies_are_equal_to_the_models(name: str) -> None:
+    kind = KINDS[name]
+    model = kind.make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        copy = synk.pymc.fast(model, kind.dim, row_wise=kind.row_wise)
+    assert "logp" not in vars(model)
+    assert "logp" in vars(copy)
+    at, far = points(model, 3), far_points(model)
+    plain, faster = evaluated(model, at + far), evaluated(copy, at + far)
+    check_equal(plain[:3], faster[:3], kind.rtol)
+    check_not_worse(model, far, plain[3:], faster[3:], max(1e-7, kind.rtol))
+
+
+@pytest.mark.parametrize("mode", ["NUMBA", pytest.param("CVM", marks=pytest.mark.thorough), "JAX"])
+def test_modes(mode: str) -> None:
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    model = regression()
+    at = points(model, 2)
+    check_equal(evaluated(model, at), evaluated(synk.pymc.fast(model), at, mode))
+
+
+def test_variables_data_and_initial_values_are_those_of_the_model() -> None:
+    model = regression()
+    copy = synk.pymc.fast(model)
+    for kind in ("free_RVs", "observed_RVs", "deterministics", "data_vars", "value_vars"):
+        names = [[v.name for v in getattr(m, kind)] for m in (model, copy)]
+        assert names[0] == names[1]
+    assert copy.coords == model.coords
+    assert copy.named_vars_to_dims == model.named_vars_to_dims
+    start, other = model.initial_point(0), copy.initial_point(0)
+    assert list(start) == list(other)
+    for name, value in start.items():
+        np.testing.assert_array_equal(value, other[name])
+
+
+def test_data_of_the_copy_can_be_set_also_of_another_length() -> None:
+    model = regression()
+    copy = synk.pymc.fast(model)
+    at = points(model, 1)
+    compiled = copy.compile_logp(mode="FAST_COMPILE")
+    before = compiled(at[0])
+    for rows in (60, 45, 80):
+        r = np.random.default_rng(rows)
+        data = {"x": r.normal(size=rows), "count": r.poisson(2, rows)}
+        for each in (model, copy):
+            with each:
+                pm.set_data(data, coords={"obs": range(rows)})
+        check_equal(evaluated(model, at), evaluated(copy, at))
+        np.testing.assert_allclose(compiled(at[0]), evaluated(model, at)[0][0], rtol=1e-10)
+    assert compiled(at[0]) != before
+
+
+def test_the_density_is_nan_while_data_differ_in_length() -> None:
+    copy = synk.pymc.fast(regression())
+    with copy:
+        pm.set_data({"x": np.zeros(45)}, coords={"obs": range(45)})
+    compiled = copy.compile_logp(mode="FAST_COMPILE")
+    at = copy.initial_point(0)
+    assert np.isnan(compiled(at))
+    with copy:
+        pm.set_data({"count": np.zeros(45, int)})
+    assert np.isfinite(compiled(at))
+
+
+def test_setting_data_of_the_model_leaves_the_copy_alone() -> None:
+    model = regression()
+    copy = synk.pymc.fast(model)
+    at = points(model, 1)
+    before = evaluated(copy, at)
+    with model:
+        pm.set_data({"x": np.zeros(60)})
+    check_equal(before, evaluated(copy, at))
+
+
+def operations(model: pm.Model, outputs: list[Any], mode: str, kind: type) -> list[Any]:
+    """The operations of this kind in a compiled function of the model's values."""
+    function = model.compile_fn(outputs, inputs=model.value_vars, mode=mode, point_fn=False)
+    return [n.op for n in function.maker.fgraph.toposort() if isinstance(n.op, kind)]
+
+
+def test_a_value_alone_is_computed_without_its_gradient() -> None:
+    copy = synk.pymc.fast(regression())
+    value = copy.logp()
+    for outputs, count in (([value], 1), ([value, *pt.grad(value, copy.value_vars)], 2)):
+        found = operations(copy, outputs, "NUMBA", OpFromGraph)
+        assert [len(op.output_types) for op in found if type(op) is CompiledDensity] == [count]
+        assert not any(type(op) is Density for op in found)
+
+
+def test_the_graph_becomes_part_of_the_function_in_other_modes() -> None:
+    copy = synk.pymc.fast(regression())
+    assert not operations(copy, [copy.logp()], "FAST_COMPILE", OpFromGraph)
+
+
+def test_second_derivatives_are_those_of_the_model() -> None:
+    model = regression()
+    copy = synk.pymc.fast(model)
+    [at] = points(model, 1)
+    found = [m.compile_d2logp(negate_output=False, mode="FAST_COMPILE")(at) for m in (model, copy)]
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-8)
+
+
+def test_a_copy_that_was_pickled_is_the_same() -> None:
+    model = regression()
+    copy = synk.pymc.fast(model)
+    at = points(model, 2)
+    cloudpickle = pytest.importorskip("cloudpickle")
+    check_equal(evaluated(model, at), evaluated(pickle.loads(cloudpickle.dumps(copy)), at))
+
+
+def test_a_model_without_rows_keeps_its_density(caplog: pytest.LogCaptureFixture) -> None:
+    model = KINDS["one multivariate observation"].make()
+    caplog.set_level(logging.INFO, "synkhronos")
+    copy = synk.pymc.fast(model)
+    assert "the log-density stays the plain one: " in caplog.text
+    at = points(model, 2)
+    check_equal(evaluated(model, at), evaluated(copy, at))
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(synk.InputTypeError, match="fast takes a pymc.Model first; found str"):
+        synk.pymc.fast("model")
+    copy = synk.pymc.fast(regression())
+    with pytest.raises(synk.InputError, match=r"this model comes from synk\.pymc\.fast"):
+        synk.pymc.fast(copy)
+    with synk.Group(1), pytest.raises(synk.InputError, match=r"comes from synk\.pymc\.fast"):
+        synk.pymc.parallel(copy)
+    with pm.Model() as model:
+        a = pm.Normal("a")
+        pm.Normal("b", a, initval=a + 1, shape=3)
+        pm.Normal("y", a, observed=np.zeros(5))
+    with pytest.raises(synk.InputError, match="cannot be copied: b has a symbolic initial value"):
+        synk.pymc.fast(model)
+
+
+def test_a_wrong_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = synk.pymc._in_process.density
+
+    def wrong(*args: Any) -> list[Any]:
+        value, *gradients = real(*args)
+        return [value, *[g * pt.constant(1 + 1e-4) for g in gradients]]
+
+    monkeypatch.setattr(synk.pymc._in_process, "density", wrong)
+    with pytest.raises(synk.InputError, match="the faster log-density of y is not the plain one"):
+        synk.pymc.fast(regression())
+
+
+def test_pymc_samples_the_copy_as_the_model() -> None:
+    model = regression()
+    given: dict[str, Any] = {"draws": 5, "tune": 20, "chains": 1, "cores": 1, "random_seed": 7}
+    given |= {"progressbar": False, "compute_convergence_checks": False, "quiet": True}
+    found = [
+        pm.sample(model=m, nuts_sampler="pymc", **given) for m in (model, synk.pymc.fast(model))
+    ]
+    np.testing.assert_allclose(found[0].posterior["b"], found[1].posterior["b"], rtol=1e-6)
+    assert list(found[0].posterior.data_vars) == list(found[1].posterior.data_vars)
+
+
+@pytest.mark.timeout(300)
+def test_nutpie_samples_the_copy_as_the_model() -> None:
+    pytest.importorskip("nutpie")
+    model = regression()
+    given: dict[str, Any] = {"draws": 5, "tune": 20, "chains": 2, "cores": 2, "random_seed": 7}
+    given |= {"progressbar": False, "compute_convergence_checks": False, "quiet": True}
+    found = [
+        pm.sample(model=m, nuts_sampler="nutpie", **given) for m in (model, synk.pymc.fast(model))
+    ]
+    np.testing.assert_allclose(found[0].posterior["b"], found[1].posterior["b"], rtol=1e-6)
+    assert set(found[0].posterior.data_vars) == set(found[1].posterior.data_vars)
