@@ -109,3 +109,8 @@ def refuse_divided(model: Any) -> None:
             "this model comes from synk.pymc.fast: give the model that it was made from"
         )
     raise InputError("the model is divided already: call close() on that division first")
+
+
+def forget_compiled(model: Any) -> None:
+    """Clear a frozen model's cache: it holds functions compiled for another log-density."""
+    vars(model).pop("_cache", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Any
 
 import pytensor.tensor as pt
@@ -14,7 +15,13 @@ from synkhronos._checks import options_checked
 from synkhronos._engine.progress import telling
 from synkhronos._errors import InputError
 from synkhronos.pymc._density import density
-from synkhronos.pymc._divided import Divided, model_of, point_of, refuse_divided
+from synkhronos.pymc._divided import (
+    Divided,
+    forget_compiled,
+    model_of,
+    point_of,
+    refuse_divided,
+)
 from synkhronos.pymc._in_process import DataInGraph, InProcess
 from synkhronos.pymc._likelihood import Likelihood
 from synkhronos.pymc._proof import prove
@@ -31,36 +38,51 @@ class SetData:
     Parameters
     ----------
     model : pymc.Model
-    data : list of DataInGraph
+    faster : Faster
     """
 
-    def __init__(self, model: Any, data: list[DataInGraph]) -> None:
+    def __init__(self, model: Any, faster: Faster) -> None:
         self._model = model
-        self._data = data
+        self._faster = faster
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Set the data, as `pymc.Model.set_data`."""
         type(self._model).set_data(self._model, *args, **kwargs)
-        for data in self._data:
+        for data in self._faster.data:
             data.refresh()
 
 
-class FastTerms:
-    """Makes the density of terms of a model, and keeps their data.
+class Faster:
+    """A model with a faster log-density; the end of ``with`` restores it.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    terms : Terms
+        Of this model.
+    settable : bool, optional
+        Whether `pm.set_data` is to change the log-density. If not, data are constants.
 
     Attributes
     ----------
     data : list of DataInGraph
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, terms: Terms, settable: bool = False) -> None:
         self._model = model
+        self._settable = settable
         self.data: list[DataInGraph] = []
+        with telling(f"proving {', '.join(terms.names)}"), untraced(), without_c("NUMBA"):
+            value = self._value_of(terms)
+        forget_compiled(model)
+        model.logp = Divided(model, terms, value, self._value_of)
+        if settable:
+            model.set_data = SetData(model, self)
 
-    def __call__(self, terms: Terms) -> Any:
+    def _value_of(self, terms: Terms) -> Any:
         """The log-density of these terms' variables, proved."""
         likelihood = Likelihood(terms, point_of(self._model))
-        data = DataInGraph(likelihood)
+        data = DataInGraph(likelihood, self._settable)
         found = prove(self._model, terms.all, InProcess(likelihood, data))
         if found is not None:
             raise InputError(
@@ -73,6 +95,20 @@ class FastTerms:
         value = value if data.valid is None else value * data.valid
         rests = list(terms.rests.values())
         return pt.add(value, *rests) if rests else value
+
+    def __enter__(self) -> Faster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        del self._model.logp
+        if self._settable:
+            del self._model.set_data
+        forget_compiled(self._model)
 
 
 @options_checked
@@ -146,9 +182,7 @@ def fast(model: Any = None, dim: str | None = None, *, row_wise: Sequence[Any] =
                 raise
             log.info("the log-density stays the plain one: %s", " ".join(str(exc).split()))
             return copy
-        make = FastTerms(copy)
-        copy.logp = Divided(copy, terms, make(terms), make)
-        copy.set_data = SetData(copy, make.data)
+    Faster(copy, terms, settable=True)
     return copy
 
 

@@ -21,8 +21,13 @@ _PLAIN = python_mode("canonicalize", "stabilize")
 class DataInGraph:
     """The data of a likelihood, as variables of the model's graph.
 
-    They are constants. Where they depend on data that the user can set, they are shared variables
-    of their own, which follow by `refresh`.
+    They are constants. If data are settable, those that depend on data that the user can set are
+    shared variables of their own, which follow by `refresh`.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    settable : bool
 
     Attributes
     ----------
@@ -33,12 +38,12 @@ class DataInGraph:
         they do while one after another is set. None if no data can be set.
     """
 
-    def __init__(self, likelihood: Likelihood) -> None:
+    def __init__(self, likelihood: Likelihood, settable: bool) -> None:
         self._parts = likelihood.parts
-        settable = any(part.shareds for part in self._parts)
-        self.valid: Any = pytensor.shared(np.float64(1)) if settable else None
+        shared = settable and any(part.shareds for part in self._parts)
+        self.valid: Any = pytensor.shared(np.float64(1)) if shared else None
         self.variables = [
-            [_variable(array, settable=bool(part.shareds)) for array in _arrays(part)]
+            [_variable(array, settable and bool(part.shareds)) for array in _arrays(part)]
             for part in self._parts
         ]
 

@@ -180,7 +180,7 @@ def sample_over_nodes(group: Group, model: Any, arguments: Mapping[str, Any]) ->
         Of `synk.pymc.sample`, with the number of chains of at least the number of nodes.
     """
     counts = chains_of_nodes(arguments["chains"], group.member.communicator.nodes)
-    packed = _packed(model, arguments, counts)
+    packed = packed_chains(model, arguments, counts)
     chains = ", ".join(map(str, counts))
     tell(f"{sum(counts)} chains on {len(counts)} nodes: {chains}")
     task = group.start(SampleChains(packed), "sample")
@@ -198,7 +198,7 @@ def sample_over_nodes(group: Group, model: Any, arguments: Mapping[str, Any]) ->
         task.stop()
     found = task.wait()  # raises the error of a node that has failed
     assert own is not None
-    return _joined([own, *(found[rank] for rank in sorted(found))], model, arguments)
+    return joined([own, *(found[rank] for rank in sorted(found))], model, arguments)
 
 
 def _abandon(task: Task) -> None:
@@ -207,7 +207,7 @@ def _abandon(task: Task) -> None:
         task.wait()
 
 
-def _packed(model: Any, arguments: Mapping[str, Any], counts: Sequence[int]) -> bytes:
+def packed_chains(model: Any, arguments: Mapping[str, Any], counts: Sequence[int]) -> bytes:
     """The chains of all nodes, pickled."""
     settings = {name: str(getattr(pytensor.config, name)) for name in ("mode", "floatX")}
     each = [_arguments_of(node, counts, arguments) for node in range(len(counts))]
@@ -234,7 +234,7 @@ def _arguments_of(node: int, counts: Sequence[int], arguments: Mapping[str, Any]
     return given
 
 
-def _joined(packed: Sequence[bytes], model: Any, arguments: Mapping[str, Any]) -> DataTree:
+def joined(packed: Sequence[bytes], model: Any, arguments: Mapping[str, Any]) -> DataTree:
     """One tree of all chains, numbered from 0, as `pm.sample` returns it."""
     trees = [unpack_graph(each) for each in packed]
     joined = {}

@@ -33,7 +33,7 @@ from synkhronos.pymc._advice import (
     modes_to_measure,
     somewhere,
 )
-from synkhronos.pymc._divided import Divided, model_of, point_of, refuse_divided
+from synkhronos.pymc._divided import Divided, forget_compiled, model_of, point_of, refuse_divided
 from synkhronos.pymc._evaluator import Evaluator
 from synkhronos.pymc._likelihood import Likelihood, tell_forms
 from synkhronos.pymc._op import DividedLogp
@@ -112,7 +112,7 @@ class Parallel(ProcessBound):
         # the mode and the group of later divisions, of the observed terms without Potentials
         self._made_for = mode, self.group, members_per_chain
         value, evaluator = self._value_of(terms)
-        _forget_compiled(model)
+        forget_compiled(model)
         model.logp = Divided(model, terms, value, self._proved_value_of)
         self.names = terms.names
         self._prove(terms, evaluator, meanwhile=self._compile_gradient)
@@ -220,12 +220,12 @@ class Parallel(ProcessBound):
     def _plain_gradient(self, mode: Any) -> Gradient:
         """The gradient of the model as it was before it was divided."""
         divided = vars(self.model).pop("logp")
-        _forget_compiled(self.model)
+        forget_compiled(self.model)
         try:
             return gradient_of(self.model, mode)
         finally:
             self.model.logp = divided
-            _forget_compiled(self.model)
+            forget_compiled(self.model)
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -245,7 +245,7 @@ class Parallel(ProcessBound):
         """Restore the model, and end the group if `parallel` started it. Safe to call again."""
         if isinstance(vars(self.model).get("logp"), Divided):
             del self.model.logp
-            _forget_compiled(self.model)
+            forget_compiled(self.model)
         while self._more:
             self._more.pop().leave()
         if self._own_group and self.group is not None:
@@ -292,7 +292,7 @@ class _Measured(Parallel):
             evaluator(*somewhere(before.likelihood))
         before.leave()
         self._plain, self._evaluator = None, evaluator
-        _forget_compiled(self.model)
+        forget_compiled(self.model)
         self.model.logp = Divided(self.model, divided._terms, value, self._proved_value_of)
 
     @property
@@ -300,11 +300,6 @@ class _Measured(Parallel):
         """The number of rows of each part."""
         assert self._evaluator is not None
         return tuple(p.rows for p in self._evaluator.likelihood.parts)
-
-
-def _forget_compiled(model: Any) -> None:
-    """Clear a frozen model's cache: it holds functions compiled for another log-density."""
-    vars(model).pop("_cache", None)
 
 
 def group_for(members: int | None) -> tuple[Group, bool]:

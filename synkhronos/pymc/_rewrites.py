@@ -152,7 +152,7 @@ def _split_logarithm(positive: Collection[Any]) -> Any:
             return None
         if not isinstance(inner.op.scalar_op, ps.TrueDiv):
             return None
-        if not any(_without_axes(v) in positive for v in inner.inputs):
+        if not any(without_axes(v) in positive for v in inner.inputs):
             return None
         a, b = [node.op(v.astype(node.outputs[0].type.dtype)) for v in inner.inputs]
         return [a - b]
@@ -160,7 +160,8 @@ def _split_logarithm(positive: Collection[Any]) -> Any:
     return rewrite
 
 
-def _without_axes(variable: Any) -> Any:
+def without_axes(variable: Any) -> Any:
+    """The variable whose axes were moved, or that was given axes of length 1."""
     while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
         variable = variable.owner.inputs[0]
     return variable
