@@ -8,8 +8,8 @@ from importlib import import_module as _import
 from os import environ as _environ
 from typing import TYPE_CHECKING as _TYPES
 
-from synkhronos._host import system as _system  # noqa: F401  # isort: skip  # raises on Windows
 from synkhronos._host import launch_settings as _launch_settings  # noqa: F401  # marks its process
+from synkhronos._host import system as _system
 
 # A process of an MPI launch notes at once that it is one, before it starts others, or ends early.
 if {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"} & _environ.keys():
@@ -86,6 +86,8 @@ _PACKAGES = (
 
 def __getattr__(name: str) -> object:
     """Import public names when the first of them is used, and packages when they are."""
+    if name != "pymc" and name in (*_PACKAGES, *__all__):
+        _system.refuse_windows(name)
     if name in _PACKAGES:
         return _import(f"synkhronos.{name}")
     if name not in __all__:

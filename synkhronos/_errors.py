@@ -35,9 +35,9 @@ from __future__ import annotations
 
 import errno
 import functools
-import resource
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 
@@ -94,6 +94,7 @@ class StartFailed(GroupError, OSError):
     @staticmethod
     def of(size: int, cause: OSError) -> StartFailed:
         """Make the error, with the remedy that fits the cause's errno."""
+        resource: Any = import_module("resource")  # which Windows lacks
         remedies = {
             errno.EMFILE: f"the group needs about {10 + 4 * size} descriptors: raise `ulimit -n`, "
             f"now {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}",

@@ -448,6 +448,7 @@ PRIVATE_OF_LIBRARIES = {
     "_exit": "os: end a fork without its parent's handlers",
     "_pytensor_function": "PyMC's PointFunc: the compiled function, to time it",
     "_raveled_inputs": "PyMC's logp_dlogp_function: the function of one vector",
+    "_compile_mode": "PyTensor's FunctionGraph: the mode that rewrites of inner graphs look up",
     "_read": "jax.config: a value that JAX offers no attribute for",
     "_run_exitfuncs": "atexit: run the handlers before MPI ends the process",
     "_stop_flag": "Optuna's Study: whether stop() was called, which has no other effect",

@@ -44,7 +44,7 @@ from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._errors import GroupError, InputTypeError
-from synkhronos._host.arena import BORDER, aligned_empty
+from synkhronos._host.aligned import BORDER, aligned_empty
 from synkhronos._host.devices import Device
 from synkhronos._plan import reductions
 from synkhronos._plan.reductions import Reduction, accumulator, check_alike, result_dtype

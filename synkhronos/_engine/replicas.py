@@ -51,7 +51,7 @@ from synkhronos._engine.graph_collectives import ordered
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.progress import watch
 from synkhronos._engine.python_mode import python_mode
-from synkhronos._host.arena import aligned_empty
+from synkhronos._host.aligned import aligned_empty
 from synkhronos._plan.reductions import Accumulator, Reduction
 
 

@@ -42,7 +42,6 @@ from synkhronos._host.ranges import DirtyRanges, Ranges
 
 PAGE = mmap.PAGESIZE
 HEAD_BYTES = 1 << 20  # of each region; _transport/words/control_words.py says what is in it
-BORDER = 64  # bytes, a cache line: XLA reads arrays aligned to it in place, and copies others
 _TAKING = HEAD_BYTES - 8  # offset of a word in the head: the bytes that the owner is about to take
 _MIN_REGION = 1 << 36
 _MAX_ARENA = 1 << 45  # a quarter of what 47 address bits allow
@@ -68,14 +67,6 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-
-
-def aligned_empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """A fresh array in private memory, aligned to 64 bytes."""
-    nbytes = math.prod(shape) * dtype.itemsize
-    raw = np.empty(nbytes + BORDER, np.uint8)
-    start = -raw.ctypes.data % BORDER
-    return raw[start : start + nbytes].view(dtype).reshape(shape)
 
 
 @dataclass(frozen=True)

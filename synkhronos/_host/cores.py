@@ -29,6 +29,8 @@ def available() -> list[int]:
     Hyper-threads of one physical core are adjacent, so that one member gets them, and so are cores
     of one NUMA domain.
     """
+    if not hasattr(os, "sched_getaffinity"):  # macOS, Windows
+        return list(range(os.cpu_count() or 1))
     cores = sorted(os.sched_getaffinity(0), key=lambda core: (domain(core), _place(core), core))
     quota = _quota()
     return cores[: max(1, min(len(cores), quota))] if quota else cores

@@ -1,7 +1,7 @@
 """The operating system: groups need Linux; on others an error names the ways to have one.
 
 On macOS the package can be imported, and only the start of a group fails. On Windows Python has
-neither `fcntl` nor `resource`, so the import itself fails, here and before any other module.
+neither `fcntl` nor `resource`: `synkhronos.pymc` has what needs no group, and other names raise.
 """
 
 from __future__ import annotations
@@ -30,5 +30,7 @@ def trouble(platform: str = sys.platform) -> str:
     )
 
 
-if sys.platform == "win32":
-    raise ImportError(f"synkhronos cannot be imported: {trouble()}")
+def refuse_windows(name: str) -> None:
+    """Raise on Windows, where `name` cannot be imported."""
+    if sys.platform == "win32":
+        raise ImportError(f"synkhronos.{name} cannot be imported: {trouble(sys.platform)}")

@@ -1,4 +1,4 @@
-"""What replaces a model's log-density, and the model and the point that it is of."""
+"""A log-density in the place of a model's own, and the model and the point that it is of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pymc import modelcontext
 from pymc.model.core import BaseModel
 from pytensor.graph.replace import clone_replace
 
-from synkhronos._checks import shown
+from synkhronos._checks import check_integer, or_none, shown
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.pymc._terms import Terms
 
@@ -114,3 +114,9 @@ def refuse_divided(model: Any) -> None:
 def forget_compiled(model: Any) -> None:
     """Clear a frozen model's cache: it holds functions compiled for another log-density."""
     vars(model).pop("_cache", None)
+
+
+def check_counts(**counts: int | None) -> None:
+    """Raise unless each is None or an int of at least 1."""
+    for name, count in counts.items():
+        or_none(check_integer, name, count, 1)

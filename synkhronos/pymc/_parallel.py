@@ -17,7 +17,7 @@ from pymc import sample as pm_sample
 import synkhronos.pymc._numba  # noqa: F401 (registers the operation)
 from synkhronos._api.advice import seconds_of
 from synkhronos._backends.compile_cache import fills_cache_of_numba
-from synkhronos._checks import check_integer, options_checked, or_none
+from synkhronos._checks import options_checked
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.progress import tell, telling
@@ -33,7 +33,14 @@ from synkhronos.pymc._advice import (
     modes_to_measure,
     somewhere,
 )
-from synkhronos.pymc._divided import Divided, forget_compiled, model_of, point_of, refuse_divided
+from synkhronos.pymc._divided import (
+    Divided,
+    check_counts,
+    forget_compiled,
+    model_of,
+    point_of,
+    refuse_divided,
+)
 from synkhronos.pymc._evaluator import Evaluator
 from synkhronos.pymc._likelihood import Likelihood, tell_forms
 from synkhronos.pymc._op import DividedLogp
@@ -311,12 +318,6 @@ def group_for(members: int | None) -> tuple[Group, bool]:
     if members in (None, found.size):
         return found, False
     return Group(members), True
-
-
-def check_counts(**counts: int | None) -> None:
-    """Raise unless each is None or an int of at least 1."""
-    for name, count in counts.items():
-        or_none(check_integer, name, count, 1)
 
 
 @options_checked

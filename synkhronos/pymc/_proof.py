@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pytensor
@@ -19,10 +19,26 @@ from synkhronos._engine.python_mode import python_mode
 from synkhronos._errors import InputError
 from synkhronos._host import cores as _cores
 from synkhronos._plan.inference.walk import name_of
-from synkhronos.pymc._evaluator import Evaluator
 from synkhronos.pymc._likelihood import Likelihood
 from synkhronos.pymc._rows import is_smooth
 from synkhronos.pymc._terms import Term
+
+
+class Evaluates(Protocol):
+    """What evaluates a likelihood: members, or this process alone."""
+
+    likelihood: Likelihood
+
+    def __call__(
+        self, theta: np.ndarray, latents: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """[log-density, gradient by theta], and the gradients by latents."""
+
+    def compile_beside(
+        self, theta: np.ndarray, latents: Sequence[np.ndarray], work: Callable[[], object]
+    ) -> None:
+        """Do `work`; functions may be compiled meanwhile."""
+
 
 POINTS = 4  # number of points that are compared: the start and others
 _MANY_ROWS = 100_000  # take memory that is worth the time to return it
@@ -72,7 +88,7 @@ def points(model: Any, seed: int = 0) -> Iterator[dict[str, np.ndarray]]:
 def prove(
     model: Any,
     terms: Sequence[Term],
-    evaluator: Evaluator,
+    evaluator: Evaluates,
     meanwhile: Callable[[], object] | None = None,
 ) -> Difference | None:
     """Compare the terms' plain sum and its gradient with those of the members; None if they agree.

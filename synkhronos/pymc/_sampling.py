@@ -2,115 +2,58 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Protocol, cast
 
 from pymc import sample as pm_sample
 from pymc.sampling.mcmc import NUTPIE_INSTALLED
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 
-from synkhronos._backends.mpi import launch
 from synkhronos._engine.progress import tell
 from synkhronos._errors import InputError
 from synkhronos._host import cores as _cores
-from synkhronos.pymc._advice import ChainPlan, ModeAdvice
-from synkhronos.pymc._chain_processes import sample_in_processes
-from synkhronos.pymc._divided import model_of, refuse_divided
+from synkhronos._host.system import trouble
+from synkhronos.pymc._divided import check_counts, model_of, refuse_divided
 from synkhronos.pymc._estimate import gradient_seconds, gradients_in_turn
 from synkhronos.pymc._fast import Faster
 from synkhronos.pymc._likelihood import mode_of
-from synkhronos.pymc._node_chains import can_divide_chains, sample_over_nodes
-from synkhronos.pymc._parallel import Parallel, check_counts, group_for
 from synkhronos.pymc._rewrites import untraced
 from synkhronos.pymc._terms import Terms, read_model
 
-_JAX = ("numpyro", "blackjax")
+JAX_SAMPLERS = ("numpyro", "blackjax")
 _MOST_CHAINS = 4  # that `pm.sample` takes by itself
-_CHEAP_SECONDS = 4.0  # of all gradients: to prove and to compile a density takes about as long
+# Of all gradients, plain: to prove and compile a density takes a few seconds, and to divide it, to
+# compile for members and to measure takes longer than sampling with a density on one core.
+_CHEAP_SECONDS, _LONG_SECONDS = 4.0, 60.0
 
 
-class Sampling(Parallel):
-    """A divided model with a plan for its chains; not divided if that would not be faster.
+class Way(Protocol):
+    """A model that is prepared to be sampled; the end of ``with`` restores it.
 
     Attributes
     ----------
-    slower : str
-        Why the model was not divided after its measurement; else empty.
+    plan : object
+        Its text is the line that tells the way.
     """
 
-    def __init__(self, model: Any, dim: str | None, cores: int, sampler: str, **given: Any) -> None:
-        self._cores = cores
-        self._sampler = sampler
-        self._given = {"dim": dim, "mode": given["mode"], "row_wise": given["row_wise"]}
-        self.slower = ""
-        self._several_nodes = launch() is not None
-        self._asked: int | None = given["members_per_chain"]
-        together = cores
-        if self._asked is not None and self._chains_at_once(given["chains"]) == 1:
-            together = self._asked
-        super().__init__(model, dim, members=None if self._several_nodes else together, **given)
-
     @property
-    def _in_turn(self) -> bool:
-        """Whether chains share one group: JAX samples them in one process, and so do nodes."""
-        return self._several_nodes or self._sampler not in ("pymc", "nutpie")
+    def plan(self) -> object:
+        """See above."""
 
-    def _chains_at_once(self, chains: int) -> int:
-        """The number of chains at a time, with the members that the user asked for."""
-        return 1 if self._in_turn else max(1, min(chains, self._cores // (self._asked or 1)))
+    def sample(self, **kwargs: Any) -> Any:
+        """Sample, with arguments of `pm.sample`."""
 
-    def _plan_chains(self, chains: int, members: int | None, mode: Any) -> None:
-        """As the user asked, else as is fastest by the advice; restore the model if that is one."""
-        assert self.group is not None
-        assert self._evaluator is not None
-        size = self.group.size
-        if members is not None:
-            at_once = self._chains_at_once(chains)
-            self.plan = ChainPlan(chains, size if at_once == 1 else members, at_once, math.nan)
-            return
-        advice = self._measured(mode, self._cores)
-        timing = advice.best
-        if self._in_turn:
-            self.plan = ChainPlan(chains, size, 1, chains * self._each(timing, size))
-        else:
-            self.plan = advice.chains(chains, together=size)
-        self._evaluator.give_each_chain(self.plan.members)
-        one_core = "plain" if self._in_turn else "on one core"
-        seconds = math.ceil(chains / min(chains, self._cores)) * self._alone(timing)
-        if self.plan.seconds >= seconds:
-            self.slower = (
-                f"divided ({self.plan}) a gradient of every chain would take "
-                f"{1e3 * self.plan.seconds:.3f} ms, and {one_core} {1e3 * seconds:.3f} ms; "
-                f"{100 * timing.share:.0f} % of a gradient can be divided"
-            )
-            self.close()
+    def __enter__(self) -> object: ...
 
-    def _each(self, timing: ModeAdvice, members: int) -> float:
-        """Seconds of a divided gradient, with those of PyMC's NUTS if that samples."""
-        return timing.seconds(members) + (timing.around if self._sampler == "pymc" else 0.0)
-
-    def _alone(self, timing: ModeAdvice) -> float:
-        """Seconds of a gradient on one core, without a command; for JAX, of the plain model."""
-        if self._in_turn:
-            return timing.plain
-        alone = timing.rest + timing.parts.get(1, math.inf)
-        return min(timing.plain, alone) + (timing.around if self._sampler == "pymc" else 0.0)
-
-    @property
-    def sampling(self) -> dict[str, Any]:
-        """Arguments for `pm.sample`; the sampler does not depend on the number of members."""
-        return {**super().sampling, "nuts_sampler": self._sampler}
-
-    def sample(self, *args: Any, **kwargs: Any) -> Any:
-        """Sample by the plan: chains of nutpie that run at once have a process each."""
-        assert self.plan is not None
-        if self._sampler == "nutpie" and self.plan.at_once > 1:
-            self.close()  # each process has a group of its own
-            return sample_in_processes(self.model, self.plan, self._given | kwargs)
-        return super().sample(*args, **kwargs)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
 
 class OnOneCore(Faster):
@@ -150,16 +93,6 @@ def sampler_of(model: Any, given: Mapping[str, Any]) -> str:
         and isinstance(mode_of(mode).linker, NumbaLinker | JAXLinker)
     )
     return "nutpie" if takes_nutpie else "pymc"
-
-
-def refuse_cheap(terms: Terms, gradients: int) -> None:
-    """Raise if a model is sampled sooner than it is prepared."""
-    each = gradient_seconds([t.variable for t in terms.all], terms.shapes)
-    if each * gradients < _CHEAP_SECONDS:
-        raise InputError(
-            f"the gradients of its {sum(t.rows for t in terms.all):,} rows take about "
-            f"{each * gradients:.1g} s in all, less than to prepare it"
-        )
 
 
 def sample(
@@ -258,44 +191,63 @@ def sample(
     check_counts(chains=chains, cores=cores, members_per_chain=members_per_chain)
     model = model_of(model, "sample")
     refuse_divided(model)
-    nodes, there = launch(), len(_cores.available())
+    there = len(_cores.available())
     chains = chains or max(2, min(_MOST_CHAINS, cores or there))
-    if nodes is not None and can_divide_chains(chains, nodes.size, kwargs):
-        group, ours = group_for(None)
-        with group if ours else contextlib.nullcontext():
-            if group.member.communicator.nodes > 1:
-                asked = {"members_per_chain": members_per_chain, "mode": mode, "dim": dim}
-                asked |= {"chains": chains, "cores": cores, "row_wise": row_wise}
-                return sample_over_nodes(group, model, asked | kwargs)
-    if members_per_chain is not None and nodes is not None:
-        raise InputError(
-            f"members_per_chain={members_per_chain}: {chains} chains cannot be sampled on "
-            f"{nodes.size} nodes apart, so the members of all nodes work on each chain. Leave it "
-            "out, or sample at least one chain for each node"
-        )
+    asked = {"members_per_chain": members_per_chain, "mode": mode, "row_wise": row_wise}
+    if not trouble():
+        members: Any = import_module("synkhronos.pymc._members")
+        given = {"chains": chains, "cores": cores, "dim": dim, **asked, **kwargs}
+        if (found := members.sampled_over_nodes(model, given)) is not None:
+            return found
     few = f" ({cores} cores were asked for, {there} are there)" if there < (cores or 0) else ""
     cores = min(cores or there, there)
-    sampler = sampler_of(model, kwargs)
-    at_once = min(chains, cores)
-    plainly = {"model": model, "chains": chains, "cores": at_once}
     try:
-        with untraced():
-            terms = read_model(model, dim, row_wise)
-        if members_per_chain is None:
-            refuse_cheap(terms, gradients_in_turn(chains, cores, kwargs))
-        way: Sampling | OnOneCore | None = None
-        if members_per_chain or nodes or sampler in _JAX or chains < cores:
-            given = {"members_per_chain": members_per_chain, "chains": chains, "mode": mode}
-            way = Sampling(model, dim, cores, sampler, row_wise=row_wise, **given)
-            if way.slower and sampler in _JAX:
-                raise InputError(way.slower)
-        if way is None or way.slower:
-            way = OnOneCore(model, terms, sampler, chains, at_once)
+        way = way_of(model, dim, chains, cores, asked, kwargs)
     except InputError as exc:
         if dim is not None:
             raise
         tell(f"the model is sampled plainly{few}: {' '.join(str(exc).split())}")
-        return pm_sample(**{**plainly, **kwargs})
+        plain = {"model": model, "chains": chains, "cores": min(chains, cores)}
+        return pm_sample(**{**plain, **kwargs})
     with way:
         tell(f"{way.plan}{few}")
         return way.sample(**kwargs)
+
+
+def way_of(
+    model: Any,
+    dim: str | None,
+    chains: int,
+    cores: int,
+    asked: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> Way:
+    """The model with the density that it is sampled by, until the end of ``with``.
+
+    Raises
+    ------
+    InputError
+        `pm.sample` as it is takes no longer, with the reason.
+    """
+    sampler = sampler_of(model, given)
+    with untraced():
+        terms = read_model(model, dim, asked["row_wise"])
+    seconds = gradients_in_turn(chains, cores, given) * gradient_seconds(
+        [t.variable for t in terms.all], terms.shapes
+    )
+    named = asked["members_per_chain"] is not None
+    if not named and seconds < _CHEAP_SECONDS:
+        raise InputError(
+            f"the gradients of its {sum(t.rows for t in terms.all):,} rows take about "
+            f"{seconds:.1g} s in all, less than to prepare it"
+        )
+    if not trouble():
+        members: Any = import_module("synkhronos.pymc._members")
+        long = chains < cores and seconds >= _LONG_SECONDS
+        if named or long or sampler in JAX_SAMPLERS or members.launch() is not None:
+            way = members.Sampling(model, dim, cores, sampler, chains=chains, **asked)
+            if not way.slower:
+                return cast(Way, way)
+            if sampler in JAX_SAMPLERS:
+                raise InputError(way.slower)
+    return OnOneCore(model, terms, sampler, chains, min(chains, cores))

@@ -166,7 +166,7 @@ def test_a_model_without_rows_keeps_its_density(caplog: pytest.LogCaptureFixture
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(synk.InputTypeError, match="fast takes a pymc.Model first; found str"):
+    with pytest.raises(synk.InputTypeError, match=r"fast takes a pymc\.Model first; found str"):
         synk.pymc.fast("model")
     copy = synk.pymc.fast(regression())
     with pytest.raises(synk.InputError, match=r"this model comes from synk\.pymc\.fast"):

@@ -18,9 +18,10 @@ import pytest
 
 import synkhronos as synk
 from synkhronos._errors import InputError, InputTypeError, WorkerDied
-from synkhronos.pymc import _sampling
+from synkhronos.pymc import _members, _sampling
 from synkhronos.pymc._advice import Advice, ModeAdvice
-from synkhronos.pymc._sampling import Sampling
+from synkhronos.pymc._members import Sampling
+from synkhronos.pymc._sampling import sampler_of
 
 DEMO = Path(__file__).parents[2] / "demos" / "pymc" / "visits.py"
 SHORT = {"draws": 6, "tune": 6, "random_seed": 7, "progressbar": False, "quiet": True} | {
@@ -64,7 +65,7 @@ def advice(cores: int, **given: Any) -> Advice:
     return Advice(("y",), (100,), cores, (ModeAdvice("NUMBA", **known),))
 
 
-def planned(measured: Advice, chains: int, sampler: str | None = None) -> Sampling:
+def planned(measured: Advice, chains: int, sampler: str = "pymc") -> Sampling:
     """A plan from measurements, without a group."""
     made = object.__new__(Sampling)
     sizes: list[int] = []
@@ -84,30 +85,42 @@ def planned(measured: Advice, chains: int, sampler: str | None = None) -> Sampli
     return made
 
 
+@pytest.fixture
+def nothing_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models are prepared as large ones."""
+    monkeypatch.setattr(_sampling, "_CHEAP_SECONDS", 0.0)
+    monkeypatch.setattr(_sampling, "_LONG_SECONDS", 0.0)
+
+
 def test_cores_go_to_chains_first_and_then_to_members() -> None:
-    for chains, cores, members, at_once in [(4, 8, 2, 4), (4, 4, 1, 4), (2, 8, 4, 2), (1, 8, 8, 1)]:
+    for chains, cores, members, at_once in [(4, 8, 2, 4), (2, 8, 4, 2), (1, 8, 8, 1)]:
         found = planned(advice(cores), chains)
         assert found.plan is not None
         assert (found.plan.members, found.plan.at_once, found.slower) == (members, at_once, "")
         assert found.sampling == {"chains": chains, "cores": at_once, "nuts_sampler": "pymc"}
 
 
-def test_chains_of_other_samplers_take_turns_if_that_is_faster_than_plain_chains() -> None:
-    alone = planned(advice(8), 1, "nutpie")
-    assert alone.sampling == {"chains": 1, "cores": 1, "nuts_sampler": "nutpie"}
+def test_chains_of_jax_take_turns_if_that_is_faster_than_plain_chains() -> None:
+    alone = planned(advice(8), 1, "numpyro")
+    assert alone.sampling == {"chains": 1, "cores": 1, "nuts_sampler": "numpyro"}
     assert not alone.slower
     # four plain chains at once take 2 s, in turn by 8 members 4 * 0.235 s
-    assert not planned(advice(8), 4, "nutpie").slower
+    assert not planned(advice(8), 4, "numpyro").slower
     # and by 2 members 4 * 0.61 s
-    slower = planned(advice(2, plain=1.1), 4, "nutpie").slower
+    slower = planned(advice(2, plain=1.1), 4, "numpyro").slower
     assert "2440.000 ms, and plain 2200.000 ms" in slower
     assert "91 %" in slower
 
 
-@pytest.mark.parametrize(("sampler", "at_once"), [("numpyro", 1), (None, 4)])
-def test_named_members_leave_other_samplers_one_chain_at_a_time(
-    sampler: str | None, at_once: int
-) -> None:
+def test_members_must_be_faster_than_one_core_without_them() -> None:
+    """One core takes 0.1 + 1.0 s, two members 0.1 + 0.5 s and a round; the sampler takes 0.5 s."""
+    assert not planned(advice(2), 1, "nutpie").slower
+    slower = planned(advice(2, round=0.6), 1, "nutpie").slower
+    assert "1700.000 ms, and on one core 1600.000 ms" in slower
+
+
+@pytest.mark.parametrize(("sampler", "at_once"), [("numpyro", 1), ("pymc", 4), ("nutpie", 4)])
+def test_named_members_leave_other_samplers_one_chain_at_a_time(sampler: str, at_once: int) -> None:
     made = planned(advice(8), 4, sampler)
     made._asked = 2
     made._plan_chains(4, 2, None)
@@ -115,16 +128,20 @@ def test_named_members_leave_other_samplers_one_chain_at_a_time(
     assert made.sampling["cores"] == made.plan.at_once == at_once
 
 
-def test_plain_sampling_is_compared_with_the_sampler_that_pymc_would_take(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """PyMC takes nutpie where it is installed, and that has no Python around each gradient."""
-    measured = advice(1, plain=1.4)  # divided 1.1 + 0.5
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    assert planned(measured, 1).slower
-    assert not planned(measured, 1, "pymc").slower
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert not planned(measured, 1).slower
+def test_the_sampler_is_that_of_pm_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of()
+    monkeypatch.setattr(_sampling, "NUTPIE_INSTALLED", True)
+    numba = {"compile_kwargs": {"mode": "NUMBA"}}
+    assert sampler_of(model, numba) == "nutpie"
+    assert sampler_of(model, {}) == "pymc"  # tests run in mode FAST_COMPILE
+    assert sampler_of(model, {"nuts_sampler": "numpyro"}) == "numpyro"
+    for name, value in [("callback", print), ("init", "adapt_diag"), ("initvals", [{}])]:
+        assert sampler_of(model, numba | {name: value}) == "pymc"
+    with pm.Model() as discrete:
+        pm.Poisson("y", pm.DiscreteUniform("k", 1, 20), observed=np.arange(30))
+    assert sampler_of(discrete, numba) == "pymc"
+    monkeypatch.setattr(_sampling, "NUTPIE_INSTALLED", False)
+    assert sampler_of(model, numba) == "pymc"
 
 
 def test_chains_in_processes_draw_what_one_after_another_draw(
@@ -167,39 +184,84 @@ def test_a_model_that_cannot_be_divided_is_sampled_plainly(
         synk.pymc.sample(model, dim="obs", **given)
 
 
-def test_a_model_without_continuous_parameters_is_sampled_plainly(
-    plans: Callable[[], list[str]],
+def test_a_model_without_continuous_parameters_is_sampled(
+    plans: Callable[[], list[str]], nothing_is_cheap: None
 ) -> None:
     with pm.Model() as model:
         pm.Poisson("y", pm.DiscreteUniform("k", 1, 20), observed=np.arange(30))
-    idata = synk.pymc.sample(model, chains=1, cores=1, **SHORT)
-    assert idata.posterior["k"].shape == (1, 6)
-    [line] = plans()
-    assert "no continuous parameters" in line
+    given = SHORT | {"chains": 1, "cores": 1}
+    idata = synk.pymc.sample(model, **given)
+    assert plans() == ["1 chain with a faster density on one core each, by pymc"]
+    plain = pm.sample(model=model, **given)
+    np.testing.assert_array_equal(idata.posterior["k"], plain.posterior["k"])
 
 
-def test_a_model_that_would_not_be_faster_is_sampled_plainly(
-    plans: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+def test_a_model_that_is_cheap_to_sample_is_sampled_plainly(
+    plans: Callable[[], list[str]],
 ) -> None:
     model, given = model_of(), SHORT | {"chains": 1, "nuts_sampler": "pymc"}
-    monkeypatch.setattr(Sampling, "_measured", lambda s, mode, cores: advice(cores, plain=0.1))
     found = synk.pymc.sample(model, cores=2, **given)
     [line] = plans()
-    assert line.startswith("the model is sampled plainly: divided (1 chain with ")
+    assert line.startswith("the model is sampled plainly: the gradients of its 80 rows take about ")
     assert "logp" not in vars(model)
     plain = pm.sample(model=model, cores=1, **given)
     np.testing.assert_array_equal(found.posterior["b"], plain.posterior["b"])
 
 
+def test_members_that_would_not_be_faster_are_left_out(
+    plans: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, nothing_is_cheap: None
+) -> None:
+    model, given = model_of(), SHORT | {"chains": 1, "nuts_sampler": "pymc"}
+    measured: list[int] = []
+    monkeypatch.setattr(
+        Sampling,
+        "_measured",
+        lambda s, mode, cores: measured.append(cores) or advice(cores, round=9.0),
+    )
+    found = synk.pymc.sample(model, cores=2, **given)
+    assert plans() == ["1 chain with a faster density on one core each, by pymc"]
+    assert measured == [2]
+    plain = pm.sample(model=model, cores=1, **given)
+    np.testing.assert_allclose(found.posterior["b"], plain.posterior["b"], rtol=1e-6)
+
+
 def test_a_measured_plan_is_carried_out(
-    plans: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+    plans: Callable[[], list[str]], nothing_is_cheap: None
 ) -> None:
     """With real measurements, either line is right; the draws are there."""
-    monkeypatch.setattr(_sampling.importlib.util, "find_spec", lambda name: None)
-    found = synk.pymc.sample(model_of(), chains=2, **SHORT)
+    found = synk.pymc.sample(model_of(), chains=1, **SHORT)
     [line] = plans()
-    assert line.startswith(("2 chains, ", "the model is sampled plainly"))
-    assert found.posterior.sizes["chain"] == 2
+    assert line.startswith("1 chain with ")
+    assert found.posterior.sizes["chain"] == 1
+
+
+def test_an_error_of_the_sampler_is_not_taken_for_one_of_the_model(
+    monkeypatch: pytest.MonkeyPatch, nothing_is_cheap: None
+) -> None:
+    def failing(**given: Any) -> None:
+        raise InputError("of the sampler")
+
+    monkeypatch.setattr(_sampling, "pm_sample", failing)
+    model = model_of()
+    with pytest.raises(InputError, match="of the sampler"):
+        synk.pymc.sample(model, chains=2, cores=1, **SHORT)
+    assert "logp" not in vars(model)
+
+
+@pytest.mark.thorough  # two processes compile with nutpie
+@pytest.mark.timeout(300)
+def test_chains_of_nutpie_with_members_have_processes(
+    plans: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("nutpie")
+    monkeypatch.setattr(_sampling._cores, "available", lambda: [0, 0, 0, 0])
+    given = SHORT | {"members_per_chain": 2, "nuts_sampler": "nutpie"}
+    found = synk.pymc.sample(model_of(), chains=3, cores=4, **given)
+    assert plans()[0] == "3 chains, 2 at once with 2 members each"
+    assert found.posterior.sizes == {"chain": 3, "draw": 6, "b_dim_0": 2}
+    draws = np.asarray(found.posterior["b"])
+    assert len({draws[i, -1, 0] for i in range(3)}) == 3  # other seeds
+    assert found.posterior.attrs["inference_library"] == "nutpie"
 
 
 def test_other_arguments_reach_pm_sample(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,10 +272,12 @@ def test_other_arguments_reach_pm_sample(monkeypatch: pytest.MonkeyPatch) -> Non
     model = model_of()
     given = {"random_seed": 3, "idata_kwargs": {"log_likelihood": True}, "progressbar": "split"}
     with model:
-        found = synk.pymc.sample(chains=3, cores=1, members_per_chain=1, target_accept=0.9, **given)
+        found = synk.pymc.sample(
+            40, chains=3, cores=1, members_per_chain=1, target_accept=0.9, **given
+        )
     assert found == "idata"
     plan = {"model": model, "chains": 3, "cores": 1, "nuts_sampler": "pymc"}
-    assert seen == given | plan | {"target_accept": 0.9}
+    assert seen == given | plan | {"target_accept": 0.9, "draws": 40}
 
 
 @pytest.mark.thorough
@@ -251,8 +315,10 @@ def test_wrong_arguments() -> None:
         synk.pymc.sample(model, chains=0)
     with pytest.raises(InputTypeError, match="cores='8': give an integer of at least 1"):
         synk.pymc.sample(model, cores="8")
-    with pytest.raises(InputTypeError, match=r"as in sample\(model, draws=1000\)"):
+    with pytest.raises(InputTypeError, match=r"write sample\(model\)"):
         synk.pymc.sample(1000)
+    with pytest.raises(InputError, match=r"sample\(6, draws=5\): give draws once"), model:
+        synk.pymc.sample(6, draws=5)
     with pytest.raises(InputTypeError, match=r"write sample\(model\)"):
         synk.pymc.sample()
     with (
@@ -265,7 +331,7 @@ def test_wrong_arguments() -> None:
 def test_members_per_chain_is_refused_with_fewer_chains_than_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_sampling, "launch", lambda: SimpleNamespace(size=5))
+    monkeypatch.setattr(_members, "launch", lambda: SimpleNamespace(size=5))
     with pytest.raises(InputError, match="the members of all nodes work on each chain"):
         synk.pymc.sample(model_of(), members_per_chain=2)
 

@@ -1,0 +1,67 @@
+"""Systems that have no groups: the faster density, and sampling on one core for each chain."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+LACKING = """
+    import os, select, signal, sys
+    import arviz, numba, numpy as np, pandas, pymc as pm, pytensor  # theirs may know the real system
+    names = ["fork", "memfd_create", "eventfd", "pidfd_open", "sched_getaffinity",
+             "sched_setaffinity", "pipe2", "posix_fallocate"]
+    for name in names:
+        delattr(os, name)
+    del select.epoll, signal.pidfd_send_signal
+    sys.platform = {platform!r}
+    if sys.platform == "win32":
+        sys.modules.update(dict.fromkeys(["fcntl", "resource"]))
+    """
+SCRIPT = """
+    import logging
+    import synkhronos as synk
+    from synkhronos.pymc import _sampling
+    pytensor.config.cxx = ""  # PyTensor's flags for a compiler are those of the other system
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    logging.getLogger("synkhronos").propagate = True
+    with pm.Model() as model:
+        mu = pm.Normal("mu", initval=1.0)
+        pm.StudentT("y", nu=3, mu=mu, sigma=1, observed=np.linspace(-1, 4, 50))
+    copy, mode = synk.pymc.fast(model), "FAST_COMPILE"
+    at = {"mu": 0.5}
+    values = [m.compile_logp(mode=mode)(at) for m in (model, copy)]
+    assert abs(values[0] - values[1]) < 1e-9 * abs(values[0]), values
+    _sampling._CHEAP_SECONDS = 0.0
+    given = {"tune": 5, "chains": 1, "random_seed": 3, "progressbar": False, "quiet": True}
+    given |= {"compute_convergence_checks": False, "compile_kwargs": {"mode": mode}}
+    with model:
+        found = synk.pymc.sample(5, **given)
+        plain = pm.sample(5, **given)
+    np.testing.assert_allclose(found.posterior["mu"], plain.posterior["mu"], rtol=1e-6)
+    try:
+        synk.fork(2)
+    except (ImportError, synk.StartFailed if sys.platform == "darwin" else ImportError) as exc:
+        print(exc)
+    """
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("platform", "name"), [("darwin", "macOS"), ("win32", "Windows")])
+def test_other_systems_have_the_faster_density(platform: str, name: str) -> None:
+    script = textwrap.dedent(LACKING.format(platform=platform)) + textwrap.dedent(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "-P", "-W", "ignore", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=270,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 chain with a faster density on one core each, by pymc" in done.stdout
+    assert f"groups need Linux 5.3 or later (memfd, eventfd, pidfd), and this is {name}" in (
+        done.stdout
+    )
