@@ -1,145 +1,141 @@
-"""NUTS with one chain, plain and divided: time, posterior means, log-densities, maxima.
+"""Sampling as users do it: `pm.sample` with nutpie, PyMC's NUTS, numpyro, and `synk.pymc.sample`.
 
-    python benchmarks/pymc_sampling.py [--seeds 4] [--draws 300] [--points 100] [--max-treedepth 10]
-        [MODEL ...]
+Each run is a process of its own. The first run of a contender has an empty HOME, so that PyTensor's
+and numba's caches are empty; the others find them filled, and have other seeds. Times are those of
+the whole call, and of sampling alone as the sampler notes it. ESS is the smallest bulk effective
+sample size of all parameters. "times" compares the ESS a second with that of `pm.sample`.
 
-Times are PyMC's own sampling times, without compilation, divided by the number of gradients
-(including warm-up). Plain and divided chains of one seed differ after some steps, by rounding. Both
-run in mode NUMBA, with one BLAS thread: with more threads PyMC's own sums of long vectors are
-slower, up to 40 times on virtual cores.
+    python benchmarks/pymc_sampling.py [--chains 2] [--cores 2] [--draws 500] [--runs 3]
+        [--contenders pm.sample,synk.pymc.sample] [MODEL ...]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import arviz as az
 import numpy as np
 import pymc as pm
-import scipy.linalg.blas  # noqa: F401 - used by NUTS; loaded before its threads are limited
-from common import describe_machine, microseconds, show
-from pymc_gradient import compiled, hierarchical_poisson, logistic
-from threadpoolctl import threadpool_limits
+from common import describe_machine, show
+from pymc_gallery_models import MODELS, with_data
+from pymc_gradient import MODELS as REGRESSIONS
 
 import synkhronos as synk
 
 warnings.filterwarnings("ignore")
 
-MODE = "NUMBA"
-
-
-def glmm(rows: int = 20_000) -> pm.Model:
-    r = np.random.default_rng(3)
-    x = r.normal(size=(rows, 5))
-    y = r.poisson(np.exp(0.5 + x @ np.linspace(-0.4, 0.4, 5) + 0.5 * r.normal(size=rows)))
-    with pm.Model(coords={"obs": range(rows)}) as model:
-        a, b = pm.Normal("a", 0, 1), pm.Normal("b", 0, 1, shape=5)
-        scale = pm.HalfNormal("scale", 1)
-        noise = pm.Normal("noise", 0, 1, dims="obs")
-        pm.Poisson("y", mu=pm.math.exp(a + x @ b + scale * noise), observed=y, dims="obs")
-    return model
-
-
-MODELS: dict[str, Callable[[], pm.Model]] = {
-    "logistic": logistic,
-    "poisson-gamma": hierarchical_poisson,
-    "glmm": glmm,
+CONTENDERS: dict[str, Callable[..., Any]] = {
+    "pm.sample": lambda **given: pm.sample(nuts_sampler="nutpie", **given),
+    "PyMC's NUTS": lambda **given: pm.sample(nuts_sampler="pymc", **given),
+    "numpyro": lambda **given: pm.sample(nuts_sampler="numpyro", **given),
+    "synk.pymc.sample": synk.pymc.sample,
 }
 
 
-def sampled(
-    model: pm.Model, seed: int, draws: int, depth: int
-) -> tuple[float, np.ndarray, np.ndarray]:
-    """Microseconds for a gradient; means of all free parameters, and their standard errors."""
-    trace = pm.sample(
-        draws,
-        tune=draws,
-        chains=1,
-        cores=1,
-        model=model,
-        nuts_sampler="pymc",
-        random_seed=seed,
-        progressbar=False,
-        quiet=True,
-        compute_convergence_checks=False,
-        discard_tuned_samples=False,
-        compile_kwargs={"mode": MODE},
-        nuts={"max_treedepth": depth},
+def model_named(name: str) -> pm.Model:
+    return with_data(MODELS[name]) if name in MODELS else REGRESSIONS[name]()
+
+
+def child(name: str, contender: str, seed: int, given: dict[str, int]) -> None:
+    """Sample once; print seconds and the smallest effective sample size."""
+    model = model_named(name)
+    quiet = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
+    began = time.perf_counter()
+    found = CONTENDERS[contender](
+        model=model, random_seed=seed, tune=given["draws"], **given, **quiet
     )
-    groups = (trace.sample_stats, trace.warmup_sample_stats)
-    steps = sum(int(g["n_steps"].sum()) for g in groups)
-    values = [np.asarray(trace.posterior[rv.name]).reshape(draws, -1) for rv in model.free_RVs]
-    batches = np.concatenate(values, axis=1).reshape(10, draws // 10, -1).mean(axis=1)
-    error = batches.std(axis=0, ddof=1) / np.sqrt(len(batches))
-    seconds = trace.posterior.attrs["sampling_time"]
-    return 1e6 * seconds / steps, batches.mean(axis=0), error
+    seconds = time.perf_counter() - began
+    names = [rv.name for rv in model.free_RVs]
+    sizes = az.ess(found, var_names=names, method="bulk")
+    smallest = min(float(np.nanmin(sizes[name].values)) for name in names)
+    sampling = float(found.posterior.attrs["sampling_time"])
+    print(json.dumps({"seconds": seconds, "sampling": sampling, "ess": smallest}))
 
 
-def worst_difference(model: pm.Model, plain: Any, divided: Any, points: int) -> float:
-    """Differences of log-density and gradient at random points, relative to their sizes."""
-    size = sum(v.size for v in model.initial_point(0).values())
-    draw, worst = np.random.default_rng(5), 0.0
-    for _ in range(points):
-        theta = 0.3 * draw.normal(size=size)
-        for a, b in zip(plain(theta), divided(theta), strict=True):
-            worst = max(worst, float(np.abs(np.asarray(a) - b).max() / np.abs(a).max()))
-    return worst
+def run(name: str, contender: str, seed: int, given: dict[str, int], home: Path) -> dict[str, Any]:
+    """Sample in a process whose HOME and caches are in this folder."""
+    dropped = ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "PYTENSORRC")
+    env = {k: v for k, v in os.environ.items() if k not in dropped}
+    env |= {"HOME": str(home), "PYTENSOR_FLAGS": f"base_compiledir={home / 'pytensor'}"}
+    asked = [name, contender, str(seed), json.dumps(given)]
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", *asked],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=3600,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("synkhronos: ")]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found | {"line": lines[-1] if lines else ""}
 
 
-def best(model: pm.Model) -> float:
-    """The log-density at its maximum."""
-    how: dict[str, Any] = {"seed": 1, "tol": 1e-13, "compile_kwargs": {"mode": MODE}}
-    found = pm.find_MAP(model=model, progressbar=False, **how)
-    point = {v.name: found[v.name] for v in model.value_vars}
-    return float(model.compile_logp(mode=MODE)(point))
-
-
-def compare(name: str, args: argparse.Namespace) -> None:
-    model = MODELS[name]()
-    with threadpool_limits(1), synk.Group(2) as group, group.active():
-        predicted = synk.pymc.advise(model, modes=[MODE]).speedup(2)
-        plain, plain_best = compiled(model, MODE), best(model)
-        how = args.draws, args.max_treedepth
-        alone = [sampled(model, seed, *how) for seed in range(args.seeds)]
-        with synk.pymc.parallel(model, mode=MODE):
-            divided = compiled(model, MODE)
-            difference = worst_difference(model, plain, divided, args.points)
-            at = np.zeros(sum(v.size for v in model.initial_point(0).values()))
-            gradients = [
-                [microseconds(lambda f=f: f(at), 200) for f in (plain, divided)] for _ in range(5)
+def compare(name: str, contenders: list[str], runs: int, given: dict[str, int]) -> None:
+    """Print a table of one model."""
+    rows, base = [], (float("nan"), float("nan"))
+    lines: list[str] = []
+    for contender in contenders:
+        with tempfile.TemporaryDirectory() as home:
+            cold, *warm = [run(name, contender, s, given, Path(home)) for s in range(runs + 1)]
+        lines += [cold["line"]] if cold["line"] else []
+        by_call = float(np.median([w["ess"] / w["seconds"] for w in warm]))
+        by_sampling = float(np.median([w["ess"] / w["sampling"] for w in warm]))
+        if contender == contenders[0]:
+            base = by_call, by_sampling
+        rows.append(
+            [
+                contender,
+                cold["seconds"],
+                float(np.median([w["seconds"] for w in warm])),
+                float(np.median([w["sampling"] for w in warm])),
+                float(np.median([w["ess"] for w in warm])),
+                f"{by_call:.2f}",
+                f"{by_call / base[0]:.2f}",
+                f"{by_sampling / base[1]:.2f}",
             ]
-            divided_best = best(model)
-            together = [sampled(model, seed, *how) for seed in range(args.seeds)]
-    rows = []
-    for seed, (a, b) in enumerate(zip(alone, together, strict=True)):
-        apart = np.abs(a[1] - b[1]) / np.hypot(a[2], b[2])
-        rows.append([f"seed {seed}", a[0], b[0], f"{a[0] / b[0]:.2f}", f"{apart.max():.1f}"])
-    means = [np.mean([chain[1] for chain in chains], axis=0) for chains in (alone, together)]
-    errors = [np.sqrt(np.sum([c[2] ** 2 for c in chains], axis=0)) for chains in (alone, together)]
-    apart = np.abs(means[0] - means[1]) * args.seeds / np.hypot(*errors)
-    rows.append(["all seeds", *["" for _ in range(3)], f"{apart.max():.1f}"])
-    title = f"{name}: {len(means[0]):,} parameters, predicted {predicted:.2f} times as fast"
-    show(title, ["us per gradient", "plain", "2 members", "times", "means apart (errors)"], rows)
-    us = np.median(gradients, axis=0)
-    print(f"a gradient without the sampler: {us[0]:.0f} us plain, {us[1]:.0f} us with 2 members")
-    print(f"log-density and gradient at {args.points} points: apart {difference:.1e} at most")
-    print(f"log-density at the maximum: {plain_best:.6f} plain, {divided_best:.6f} divided")
+        )
+    columns = ["", "cold, s", "warm, s", "sampling, s", "ESS", "ESS/s", "times", "of sampling"]
+    show(f"{name}: {given['chains']} chains on {given['cores']} cores", columns, rows)
+    print(*lines, sep="\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", default=list(MODELS), metavar="MODEL")
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--draws", type=int, default=300)
-    parser.add_argument("--points", type=int, default=100)
-    parser.add_argument("--max-treedepth", type=int, default=10)
+    parser.add_argument("--chains", type=int, default=2)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--draws", type=int, default=500)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--contenders", default="pm.sample,synk.pymc.sample")
     args = parser.parse_args()
+    known = {**MODELS, **REGRESSIONS}
+    if unknown := set(args.models) - set(known):
+        parser.error(f"no model {', '.join(sorted(unknown))}; there are: {', '.join(known)}")
+    contenders = args.contenders.split(",")
+    if unknown := set(contenders) - set(CONTENDERS):
+        parser.error(f"no contender {', '.join(unknown)}; there are: {', '.join(CONTENDERS)}")
     describe_machine()
+    print(f"PyMC {pm.__version__}")
+    given = {"draws": args.draws, "chains": args.chains, "cores": args.cores}
     for name in args.models:
-        compare(name, args)
+        compare(name, contenders, args.runs, given)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--child"]:
+        child(sys.argv[2], sys.argv[3], int(sys.argv[4]), json.loads(sys.argv[5]))
+    else:
+        main()
