@@ -3,7 +3,10 @@
 =====================  ===========================================================================
 ``_parallel``          `parallel`: divides a model's log-density until it is closed
 ``_fast``              `fast`: a copy of a model with a faster log-density, without members
-``_sampling``          `sample`: plans chains and members, divides, and calls `pm.sample`
+``_sampling``          `sample`: chooses how the chains are sampled, and calls `pm.sample`
+``_estimate``          the seconds of a gradient, from its graph
+``_members``           chains with members, by a measurement
+``_chain_processes``   chains of nutpie with members, each in a process of its own
 ``_node_chains``       the same on several nodes: each samples some chains, by ``_chains_process``
 ``_terms``             a model's observed terms and Potentials, and which of them cannot be divided
 ``_summands``          sums over rows in a scalar log-density, which are divided, and the rest

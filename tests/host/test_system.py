@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-import runpy
 import subprocess
 import sys
 import textwrap
@@ -50,7 +49,8 @@ def test_on_macos_a_group_does_not_start(
 def test_on_windows_names_that_need_a_group_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     for name in ("fork", "training"):
-        with pytest.raises(ImportError, match=f"synkhronos.{name} cannot be imported: groups .* Windows"):
+        match = f"synkhronos.{name} cannot be imported: groups .* Windows"
+        with pytest.raises(ImportError, match=match):
             synk.__getattr__(name)
 
 

@@ -10,7 +10,8 @@ import pytest
 
 LACKING = """
     import os, select, signal, sys
-    import arviz, numba, numpy as np, pandas, pymc as pm, pytensor  # theirs may know the real system
+    # theirs may know the real system
+    import arviz, numba, numpy as np, pandas, pymc as pm, pytensor
     names = ["fork", "memfd_create", "eventfd", "pidfd_open", "sched_getaffinity",
              "sched_setaffinity", "pipe2", "posix_fallocate"]
     for name in names:
