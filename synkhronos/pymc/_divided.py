@@ -33,7 +33,7 @@ class Divided:
         self, model: Any, terms: Terms, value: Any, divide: Callable[[Terms], Any]
     ) -> None:
         self._model = model
-        self._terms = terms
+        self.terms = terms
         self._divide: Callable[[Terms], Any] | None = divide
         self._names = frozenset(terms.names)
         self._values = {self._names: value}
@@ -49,12 +49,12 @@ class Divided:
         rvs = [model.values_to_rvs.get(v, v) for v in given]
         mine = frozenset({rv.name for rv in rvs if rv not in model.free_RVs}) & self._names
         # ADVI and SMC ask for the observed variables, and compute Potentials themselves
-        if not sum or not mine or mine not in (self._names, self._terms.observed):
+        if not sum or not mine or mine not in (self._names, self.terms.observed):
             return plain(model, vars, jacobian=jacobian, sum=sum)
         if mine not in self._values:
             if self._divide is None:
                 return plain(model, vars, jacobian=jacobian, sum=sum)
-            self._values[mine] = self._divide(self._terms.only(mine))
+            self._values[mine] = self._divide(self.terms.only(mine))
         rest = [v for v, rv in zip(given, rvs, strict=True) if rv.name not in mine]
         [total] = clone_replace([self._values[mine]])
         if rest:

@@ -120,7 +120,7 @@ def fast(model: Any = None, dim: str | None = None, *, row_wise: Sequence[Any] =
     No process is started, and no memory is shared. The log-density is the same up to rounding: it
     and its gradient are compared with the plain ones at the initial point and near it first.
 
-    What depends on data alone is computed once. Functions such as exp, erf and gammaln are computed
+    Expressions of data alone are computed once. Functions such as exp, erf and gammaln are computed
     for several rows at a time. Value and gradient share their parts.
 
     Parameters

@@ -294,13 +294,13 @@ class _Measured(Parallel):
         assert before is not None
         assert self.group is not None
         self._made_for = mode, self.group, 1
-        value, evaluator = self._evaluated(before.likelihood, divided._terms)
+        value, evaluator = self._evaluated(before.likelihood, divided.terms)
         with np.errstate(all="ignore"):
             evaluator(*somewhere(before.likelihood))
         before.leave()
         self._plain, self._evaluator = None, evaluator
         forget_compiled(self.model)
-        self.model.logp = Divided(self.model, divided._terms, value, self._proved_value_of)
+        self.model.logp = Divided(self.model, divided.terms, value, self._proved_value_of)
 
     @property
     def rows(self) -> tuple[int, ...]:
