@@ -23,7 +23,7 @@ from synkhronos.pymc._divided import (
     refuse_divided,
 )
 from synkhronos.pymc._in_process import DataInGraph, InProcess
-from synkhronos.pymc._likelihood import Likelihood
+from synkhronos.pymc._likelihood import Likelihood, tell_forms
 from synkhronos.pymc._proof import prove
 from synkhronos.pymc._rewrites import untraced
 from synkhronos.pymc._terms import Terms, read_model
@@ -62,14 +62,19 @@ class Faster:
         Of this model.
     settable : bool, optional
         Whether `pm.set_data` is to change the log-density. If not, data are constants.
+    repeated : bool, optional
+        As for `fast`.
 
     Attributes
     ----------
     data : list of DataInGraph
     """
 
-    def __init__(self, model: Any, terms: Terms, settable: bool = False) -> None:
+    def __init__(
+        self, model: Any, terms: Terms, settable: bool = False, repeated: bool = True
+    ) -> None:
         self._model = model
+        self._repeated = repeated
         self._settable = settable
         self.data: list[DataInGraph] = []
         with telling(f"proving {', '.join(terms.names)}"), untraced(), without_c("NUMBA"):
@@ -81,7 +86,8 @@ class Faster:
 
     def _value_of(self, terms: Terms) -> Any:
         """The log-density of these terms' variables, proved."""
-        likelihood = Likelihood(terms, point_of(self._model))
+        likelihood = Likelihood(terms, point_of(self._model), self._repeated)
+        tell_forms(likelihood)
         data = DataInGraph(likelihood, self._settable)
         found = prove(self._model, terms.all, InProcess(likelihood, data))
         if found is not None:
@@ -112,7 +118,13 @@ class Faster:
 
 
 @options_checked
-def fast(model: Any = None, dim: str | None = None, *, row_wise: Sequence[Any] = ()) -> Any:
+def fast(
+    model: Any = None,
+    dim: str | None = None,
+    *,
+    row_wise: Sequence[Any] = (),
+    repeated: bool = True,
+) -> Any:
     """A copy of a model whose log-density and gradient take less time on one core.
 
     `pm.sample` (with nutpie, in its threads, or PyMC's samplers in processes), `pm.find_MAP`,
@@ -130,6 +142,8 @@ def fast(model: Any = None, dim: str | None = None, *, row_wise: Sequence[Any] =
     dim : str, optional
         As for `parallel`.
     row_wise : sequence, optional
+        As for `parallel`.
+    repeated : bool, optional
         As for `parallel`.
 
     Returns
@@ -182,7 +196,7 @@ def fast(model: Any = None, dim: str | None = None, *, row_wise: Sequence[Any] =
                 raise
             log.info("the log-density stays the plain one: %s", " ".join(str(exc).split()))
             return copy
-    Faster(copy, terms, settable=True)
+    Faster(copy, terms, settable=True, repeated=repeated)
     return copy
 
 

@@ -59,6 +59,7 @@ class Sampling(Parallel):
         self._cores = cores
         self._sampler = sampler
         self._given = {"dim": dim, "mode": given["mode"], "row_wise": given["row_wise"]}
+        self._given |= {"repeated": given["repeated"]}
         self.slower = ""
         self._several_nodes = launch() is not None
         self._asked: int | None = given["members_per_chain"]

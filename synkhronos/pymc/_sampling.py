@@ -59,17 +59,26 @@ class Way(Protocol):
 class OnOneCore(Faster):
     """A model with a faster log-density, for each chain on one core.
 
+    Parameters
+    ----------
+    model : pymc.Model
+    terms : Terms
+    repeated : bool
+    given : dict
+        Arguments of `pm.sample`.
+
     Attributes
     ----------
     plan : str
         The line that tells it.
     """
 
-    def __init__(self, model: Any, terms: Terms, sampler: str, chains: int, at_once: int) -> None:
-        super().__init__(model, terms)
-        self._given = {"model": model, "chains": chains, "cores": at_once, "nuts_sampler": sampler}
+    def __init__(self, model: Any, terms: Terms, repeated: bool, given: dict[str, Any]) -> None:
+        super().__init__(model, terms, repeated=repeated)
+        self._given = given
+        chains, at_once = given["chains"], given["cores"]
         count = "1 chain" if chains == 1 else f"{chains} chains, {at_once} at once"
-        self.plan = f"{count} with a faster density on one core each, by {sampler}"
+        self.plan = f"{count} with a faster density on one core each, by {given['nuts_sampler']}"
 
     def sample(self, **kwargs: Any) -> Any:
         """Call `pm.sample` with the model."""
@@ -104,6 +113,7 @@ def sample(
     members_per_chain: int | None = None,
     mode: Any = None,
     row_wise: Sequence[Any] = (),
+    repeated: bool = True,
     **kwargs: Any,
 ) -> Any:
     """`pm.sample` in less time: a faster gradient on each core, and several cores for a chain.
@@ -141,6 +151,8 @@ def sample(
     mode : str or Mode, optional
         The mode that members compile for. Default: PyTensor's mode.
     row_wise : sequence, optional
+        As for `parallel`.
+    repeated : bool, optional
         As for `parallel`.
     **kwargs
         Any other argument of `pm.sample`: draws, tune, random_seed, idata_kwargs, progressbar,
@@ -193,7 +205,8 @@ def sample(
     refuse_divided(model)
     there = len(_cores.available())
     chains = chains or max(2, min(_MOST_CHAINS, cores or there))
-    asked = {"members_per_chain": members_per_chain, "mode": mode, "row_wise": row_wise}
+    asked = {"members_per_chain": members_per_chain, "mode": mode}
+    asked |= {"row_wise": row_wise, "repeated": repeated}
     if not trouble():
         members: Any = import_module("synkhronos.pymc._members")
         given = {"chains": chains, "cores": cores, "dim": dim, **asked, **kwargs}
@@ -250,4 +263,5 @@ def way_of(
                 return cast(Way, way)
             if sampler in JAX_SAMPLERS:
                 raise InputError(way.slower)
-    return OnOneCore(model, terms, sampler, chains, min(chains, cores))
+    given = {"model": model, "chains": chains, "cores": min(chains, cores), "nuts_sampler": sampler}
+    return OnOneCore(model, terms, asked["repeated"], given)
