@@ -115,7 +115,7 @@ def prove(
 def _compared(
     model: Any,
     terms: Sequence[Term],
-    evaluator: Evaluator,
+    evaluator: Evaluates,
     meanwhile: Callable[[], object] | None,
 ) -> Difference | None:
     likelihood = evaluator.likelihood
