@@ -12,16 +12,28 @@ import numpy as np
 _HALF = np.dtype(np.float16)
 
 
-def njit(function: Callable[..., None]) -> Callable[..., None]:
-    """Compile a loop; the compiled code is cached."""
+def njit(
+    function: Callable[..., None], *, version: str = "", vectorised: bool = False
+) -> Callable[..., None]:
+    """Compile a loop; the compiled code is cached.
+
+    Parameters
+    ----------
+    function : callable
+    version : str
+        Of the code that the loop calls: numba looks only whether the loop's own file has changed.
+    vectorised : bool
+        Sums may be added in any order, and a division by 0 is infinite. Loops are vectorised then.
+    """
     import numba
     import pytensor
 
-    folder = Path(pytensor.config.base_compiledir) / "synkhronos"
+    folder = Path(pytensor.config.base_compiledir) / "synkhronos" / version
+    options = {"fastmath": {"reassoc"}, "error_model": "numpy"} if vectorised else {}
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder)  # numba reads it in the decorator
     try:
-        compiled: Callable[..., None] = numba.njit(function, cache=True)
+        compiled: Callable[..., None] = numba.njit(function, cache=True, **options)
     finally:
         numba.config.CACHE_DIR = before
     return compiled

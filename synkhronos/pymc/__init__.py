@@ -25,6 +25,7 @@
 ``_proof``             compares the divided log-density with the plain one at random points
 ``_advice``            `advise`: measures and predicts the speed-up before sampling
 ``_alarm``             raises an error of a sampler's thread in the main thread
+``_after``             what follows sampling: predictive draws, log-densities, deterministics
 =====================  ===========================================================================
 
 It needs the extra: ``pip install "synkhronos[pymc]"``. PyMC is imported when `parallel` is first
@@ -39,13 +40,52 @@ from synkhronos._errors import BackendMissing
 
 if TYPE_CHECKING:
     from synkhronos.pymc._advice import Advice as Advice
+    from synkhronos.pymc._after.densities import compute_log_likelihood as compute_log_likelihood
+    from synkhronos.pymc._after.densities import compute_log_prior as compute_log_prior
+    from synkhronos.pymc._after.deterministics import (
+        compute_deterministics as compute_deterministics,
+    )
+    from synkhronos.pymc._after.loo import loo as loo
+    from synkhronos.pymc._after.predictive import (
+        sample_posterior_predictive as sample_posterior_predictive,
+    )
+    from synkhronos.pymc._after.predictive import (
+        sample_prior_predictive as sample_prior_predictive,
+    )
     from synkhronos.pymc._fast import fast as fast
     from synkhronos.pymc._parallel import Parallel as Parallel
     from synkhronos.pymc._parallel import advise as advise
     from synkhronos.pymc._parallel import parallel as parallel
     from synkhronos.pymc._sampling import sample as sample
 
-__all__ = ["Advice", "Parallel", "advise", "fast", "parallel", "sample"]
+_HOMES = {
+    "Advice": "_advice",
+    "Parallel": "_parallel",
+    "advise": "_parallel",
+    "compute_deterministics": "_after.deterministics",
+    "compute_log_likelihood": "_after.densities",
+    "compute_log_prior": "_after.densities",
+    "fast": "_fast",
+    "loo": "_after.loo",
+    "parallel": "_parallel",
+    "sample": "_sampling",
+    "sample_posterior_predictive": "_after.predictive",
+    "sample_prior_predictive": "_after.predictive",
+}
+__all__ = [
+    "Advice",
+    "Parallel",
+    "advise",
+    "compute_deterministics",
+    "compute_log_likelihood",
+    "compute_log_prior",
+    "fast",
+    "loo",
+    "parallel",
+    "sample",
+    "sample_posterior_predictive",
+    "sample_prior_predictive",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -55,7 +95,6 @@ def __getattr__(name: str) -> object:
         import_module("pymc")
     except ImportError:
         raise BackendMissing("PyMC", "pymc") from None
-    home = {"Advice": "_advice", "fast": "_fast", "sample": "_sampling"}.get(name, "_parallel")
-    found = getattr(import_module(f"synkhronos.pymc.{home}"), name)
+    found = getattr(import_module(f"synkhronos.pymc.{_HOMES[name]}"), name)
     _belong_to(__name__, [found])
     return found

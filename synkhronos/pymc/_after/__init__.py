@@ -1,0 +1,20 @@
+"""What follows sampling: each draw goes through one compiled function, on all cores.
+
+====================  ============================================================================
+``predictive``        `sample_posterior_predictive` and `sample_prior_predictive`
+``densities``         `compute_log_likelihood` and `compute_log_prior`
+``deterministics``    `compute_deterministics`
+``loo``               `loo`: PSIS-LOO, by the work ``loo_rows``
+``compiled``          the mode in which functions are compiled for many draws
+``calculation``       ``Calculation``: PyMC's compiled function, its draws, and their random streams
+``points``            ``Points``: draws of variables, as arrays over all draws
+``blocks``            which draws are computed together, and by whom
+``loo_rows``          ``LooRows``: log-likelihoods of blocks of rows, and PSIS-LOO of these
+``some_rows``         ``SomeRows``: the graph of some rows, computed from these rows of the data
+``pareto``            Pareto-smoothed importance sampling of a row, in numba
+``work``              ``Work``: what can be divided over processes, and where results go
+``division``          divides a work over a group of its own
+``store``             ``Store``: zarr arrays on disk, of which each process writes whole chunks
+``bar``               ``Bar``: tells how many draws are done
+====================  ============================================================================
+"""

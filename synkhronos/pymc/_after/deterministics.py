@@ -1,0 +1,154 @@
+"""`compute_deterministics`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from arviz_base import dict_to_dataset
+from pymc.backends.arviz import coords_and_dims_for_inferencedata
+from pymc.model import modelcontext
+from pymc.pytensorf import resolve_backend_compile_kwargs
+from xarray import DataTree, merge
+
+from synkhronos._errors import InputError
+from synkhronos.pymc._after.calculation import Calculation
+from synkhronos.pymc._after.compiled import fast
+from synkhronos.pymc._after.division import checked, results
+from synkhronos.pymc._after.points import Points
+from synkhronos.pymc._after.store import check_store
+
+_GROUP = "deterministics"
+
+
+def compute_deterministics(
+    dataset: Any,
+    *,
+    group: str | None = None,
+    var_names: Sequence[str] | None = None,
+    model: Any = None,
+    sample_dims: Sequence[str] = ("chain", "draw"),
+    merge_dataset: bool = False,
+    extend_dataset: bool = False,
+    progressbar: bool = True,
+    backend: str | None = None,
+    compile_kwargs: dict[str, Any] | None = None,
+    cores: int | None = None,
+    store: Any = None,
+) -> Any:
+    """Compute deterministic variables for each draw, with all cores.
+
+    The arguments and the result are those of `pm.compute_deterministics`, up to rounding.
+
+    Parameters
+    ----------
+    dataset : Dataset or DataTree
+        A group such as the posterior, or a tree that has it.
+    group, var_names, model, sample_dims, merge_dataset, extend_dataset, backend, compile_kwargs
+        As in PyMC.
+    progressbar, cores, store
+        As for `sample_posterior_predictive`. The group in the store is ``deterministics``.
+
+    Returns
+    -------
+    Dataset or DataTree
+        As PyMC's.
+
+    Raises
+    ------
+    InputError, InputTypeError, WorkerError, WorkerDied, MemoryError
+        As `sample_posterior_predictive`.
+
+    Notes
+    -----
+    Cost: one compilation, then each draw once. Memory: the result; with `store` some chunks in each
+    process.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, xarray as xr
+    >>> import synkhronos as synk, synkhronos.pymc
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu")
+    ...     double = pm.Deterministic("double", 2 * mu)
+    >>> posterior = xr.Dataset({"mu": (("chain", "draw"), np.ones((1, 2)))})
+    >>> synk.pymc.compute_deterministics(posterior, model=model)["double"].values
+    array([[2., 2.]])
+    """
+    what = "compute_deterministics"
+    cores = checked(what, cores, progressbar)
+    path = check_store(store, [_GROUP])
+    if merge_dataset and extend_dataset:
+        raise InputError(f"{what}: give either merge_dataset or extend_dataset, not both")
+    if merge_dataset:
+        warnings.warn(
+            "`merge_dataset` is deprecated in PyMC: use `extend_dataset=True`",
+            FutureWarning,
+            stacklevel=2,
+        )
+    node = _selected(dataset, group)
+    model = modelcontext(model)
+    known = {v.name: v for v in model.deterministics}
+    names = list(known) if var_names is None else list(var_names)
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(
+            f"{what}: var_names={names}: {unknown[0]!r} is no deterministic variable of the model; "
+            f"these are {sorted(known)}"
+        )
+    of_group = node.to_dataset() if isinstance(node, DataTree) else node
+    inputs = [v.name for v in model.free_RVs]
+    points = Points.of_dataset(of_group[inputs], sample_dims)
+    given = resolve_backend_compile_kwargs(backend, compile_kwargs)
+    function = model.compile_fn(
+        [known[name] for name in names],
+        inputs=model.free_RVs,
+        point_fn=False,
+        **{"on_unused_input": "ignore", **given, "mode": fast(given.get("mode"))},
+    )
+    coords, dims = coords_and_dims_for_inferencedata(model)
+
+    def tree_of(found: Mapping[str, np.ndarray]) -> DataTree:
+        made = dict_to_dataset(
+            dict(found),
+            inference_library=pm,
+            dims=dims,
+            coords={**coords, **points.coords},
+            sample_dims=list(sample_dims),
+            skip_event_dims=True,
+        )
+        return DataTree.from_dict({_GROUP: made})
+
+    own = Calculation(function, names, points.inputs_of(function, inputs), points.sample_shape)
+    tree = results(
+        own,
+        tree_of,
+        what=what,
+        cores=cores,
+        store=path,
+        groups=[_GROUP],
+        progressbar=progressbar,
+    )
+    new = tree[_GROUP].to_dataset()
+    if extend_dataset:
+        node.update(new)
+        return dataset
+    return merge([of_group, new], compat="override") if merge_dataset else new
+
+
+def _selected(dataset: Any, group: str | None) -> Any:
+    """The group of a tree, as PyMC chooses it."""
+    whole = isinstance(dataset, DataTree) and dataset.children
+    if not whole:
+        if group is not None:
+            raise InputError(f"group={group!r}: a single group is given, not a tree of groups")
+        return dataset
+    for name in ("posterior", "prior") if group is None else (group,):
+        if name in dataset.children:
+            return dataset.children[name]
+    raise InputError(
+        f"compute_deterministics: there is no group {group or 'posterior or prior'}; groups are "
+        f"{sorted(dataset.children)}"
+    )

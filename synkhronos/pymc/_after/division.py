@@ -1,0 +1,223 @@
+"""Computes the parts of a work in processes, into memory that they share or into a store."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from xarray import DataTree
+
+from synkhronos._checks import check_flag, check_integer, or_none
+from synkhronos._engine.commands.base import Command
+from synkhronos._engine.group import Group
+from synkhronos._engine.member import Member
+from synkhronos._host.arena import ArrayRef
+from synkhronos._host.cores import available
+from synkhronos._host.system import trouble
+from synkhronos._host.thread_pools import ThreadLimits
+from synkhronos._transport.processes.fork_safety import reasons_against_fork
+from synkhronos._transport.serialization import pack_graph, unpack_graph
+from synkhronos.pymc._after.bar import Bar
+from synkhronos.pymc._after.blocks import share
+from synkhronos.pymc._after.calculation import Calculation
+from synkhronos.pymc._after.store import Store
+from synkhronos.pymc._after.work import InMemory, Target, Work
+
+_FORK_SECONDS, _EXEC_SECONDS = 0.1, 6.0  # to start a process and give it a compiled function
+_NOTE_SECONDS = 1.0  # between two notes in a store
+
+
+@dataclass(frozen=True)
+class ComputeParts(Command):
+    """Compute a member's share of a work.
+
+    Attributes
+    ----------
+    packed : bytes
+        The pickled work; empty for members that were forked with it.
+    arrays : tuple of ArrayRef
+        Where the results go; empty if they go into the store.
+    store : Store or None
+    """
+
+    packed: bytes
+    arrays: tuple[ArrayRef, ...]
+    store: Store | None
+
+    forked_with: ClassVar[Work | None] = None  # set while a group starts
+
+    def run(self, member: Member) -> None:
+        """Compute until all is done, or the master asks the member to stop."""
+        work = unpack_graph(self.packed) if self.packed else self.forked_with
+        assert isinstance(work, Work)
+        target = self.store or InMemory([member.view(ref) for ref in self.arrays])
+        mine = share(work.parts, member.rank, member.size)
+        for done in work.compute(mine, target):
+            member.progress(done)
+            if member.stopping:
+                return
+
+
+def results(
+    own: Calculation,
+    tree_of: Callable[[Mapping[str, np.ndarray]], DataTree],
+    *,
+    what: str,
+    cores: int | None,
+    store: str | None,
+    groups: Sequence[str],
+    progressbar: bool,
+) -> DataTree:
+    """Compute all draws, and return them as a tree.
+
+    Parameters
+    ----------
+    own : Calculation
+    tree_of : callable
+        Makes the tree from the results, which are arrays of shape ``(*sample_shape, ...)`` by name.
+        It must not copy them.
+    what : str
+        How messages name the computation.
+    cores : int, optional
+        The number of processes; default: all cores that this process may use.
+    store : str, optional
+        The path of a store for the results.
+    groups : sequence of str
+        The groups of the tree that have the results.
+    progressbar : bool
+    """
+    first, seconds = own.measured()
+    shapes = [((*own.sample_shape, *value.shape), value.dtype) for value in first]
+    with divided(own, seconds * own.draws, what, cores, progressbar) as division:
+        if store is None:
+            arrays = [division.empty(shape, dtype) for shape, dtype in shapes]
+            flat = [a.reshape((own.draws, *v.shape)) for a, v in zip(arrays, first, strict=True)]
+            division.run(InMemory(flat))
+            return tree_of(dict(zip(own.names, arrays, strict=True)))
+        zeros = [np.broadcast_to(np.zeros((), dtype), shape) for shape, dtype in shapes]
+        tree = tree_of(dict(zip(own.names, zeros, strict=True)))
+        stored = {name: tree[name].to_dataset() for name in groups if name in tree.children}
+        target = Store.make(store, stored, own.names, own.sample_shape, own.block)
+        division.run(target)
+        return tree.assign(target.opened())
+
+
+@contextlib.contextmanager
+def divided(
+    work: Work, seconds: float, what: str, cores: int | None, progressbar: bool
+) -> Iterator[Division]:
+    """A context in which a work can be run, in a group of its own if that is sooner done.
+
+    Members that are forked have the work already.
+
+    Parameters
+    ----------
+    work : Work
+    seconds : float
+        That one process would take.
+    what : str
+        How messages name it.
+    cores : int, optional
+        The number of processes at most; default: all cores that this process may use.
+    progressbar : bool
+    """
+    size = _processes(work, cores, seconds)
+    with Bar(what, work.total, progressbar) as bar:
+        if size == 1:
+            yield Division(work, None, what, bar)
+            return
+        ComputeParts.forked_with = work
+        try:
+            group = Group(size, mpi=False, stall_warning=None)
+        finally:
+            ComputeParts.forked_with = None
+        try:
+            yield Division(work, group, what, bar)
+        finally:
+            group.close()
+
+
+def _processes(work: Work, cores: int | None, seconds: float) -> int:
+    """The number of processes: as many as cores, unless one alone is done sooner."""
+    size = min(cores or len(available()), len(work.parts))
+    if size == 1 or not work.in_processes or trouble():
+        return 1
+    start = _EXEC_SECONDS if reasons_against_fork() else _FORK_SECONDS
+    return size if seconds * (1 - 1 / size) > start else 1
+
+
+class Division:
+    """A work, and the processes that compute it.
+
+    Parameters
+    ----------
+    work : Work
+    group : Group or None
+        None: this process computes all.
+    what : str
+    bar : Bar
+    """
+
+    def __init__(self, work: Work, group: Group | None, what: str, bar: Bar) -> None:
+        self._work, self._group, self._what, self._bar = work, group, what, bar
+        self._done = 0
+        self._noted = 0.0
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+        """A new array that all processes share."""
+        make = np.empty if self._group is None else self._group.arena.empty
+        return make(shape, dtype)
+
+    def run(self, target: Target) -> None:
+        """Compute all parts: the workers theirs, and this process its own meanwhile."""
+        try:
+            if self._group is None:
+                with ThreadLimits(1):
+                    for done in self._work.compute(self._work.parts, target):
+                        self._tell(done, target)
+            else:
+                self._run_in(self._group, target)
+        finally:
+            target.note(self._done)
+
+    def _run_in(self, group: Group, target: Target) -> None:
+        packed = b"" if group.channel.started == "fork" else pack_graph(self._work)
+        stored = target if isinstance(target, Store) else None
+        arrays = target.arrays if isinstance(target, InMemory) else ()
+        refs = tuple(group.arena.ref(array) for array in arrays)
+        task = group.start(ComputeParts(packed, refs, stored), self._what)
+        theirs: int | None = None  # once they are done
+        try:
+            with group.member.on_node.core_limit:
+                mine = share(self._work.parts, group.rank, group.size)
+                for done in self._work.compute(mine, target):
+                    counted = sum(task.progress()) if theirs is None else theirs
+                    if theirs is None and task.done:
+                        task.wait()  # raises if one of them has failed
+                        theirs = counted
+                    self._tell(done + counted, target)
+            if theirs is None:
+                task.wait()
+        except BaseException:
+            task.stop()
+            with contextlib.suppress(Exception):
+                task.wait()
+            raise
+        self._done = self._work.total
+
+    def _tell(self, done: int, target: Target) -> None:
+        self._done = done
+        self._bar.show(done)
+        if (now := time.monotonic()) > self._noted + _NOTE_SECONDS:
+            target.note(done)
+            self._noted = now
+
+
+def checked(what: str, cores: int | None, progressbar: bool) -> int | None:
+    """Check the arguments that all functions have; returns the number of cores."""
+    check_flag(f"{what}: progressbar", progressbar)
+    return or_none(check_integer, f"{what}: cores", cores, 1)

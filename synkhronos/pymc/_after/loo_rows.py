@@ -1,0 +1,120 @@
+"""PSIS-LOO of blocks of rows: their log-likelihoods for all draws, and what follows from these."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synkhronos.pymc._after.calculation import in_processes
+from synkhronos.pymc._after.pareto import smooth
+from synkhronos.pymc._after.work import InMemory, Target, Work
+
+_BYTES = 64 << 20  # of the log-likelihoods of a block
+_DRAWS = 16  # copied together, since a line of memory has 8 numbers
+
+
+@dataclass
+class LooRows(Work):
+    """PSIS-LOO of all rows of a variable.
+
+    The results are elpd, Pareto k, lppd and a mark, one of each for each row. The mark is 1 where
+    all draws in the tail are equal.
+
+    Attributes
+    ----------
+    rows : int
+        Along the first axis of the variable.
+    each : int
+        The number of log-likelihoods in a row; more than 1 if the variable has more axes.
+    draws : int
+    tail : int
+        Of `pareto.tail_length`.
+    """
+
+    rows: int
+    each: int
+    draws: int
+    tail: int
+
+    @property
+    def total(self) -> int:
+        return self.rows
+
+    @property
+    def parts(self) -> list[range]:
+        length = max(1, _BYTES // (8 * self.draws * max(1, self.each)))
+        return [range(i, min(i + length, self.rows)) for i in range(0, self.rows, length)]
+
+    def compute(self, mine: Sequence[range], target: Target) -> Iterator[int]:
+        assert isinstance(target, InMemory)
+        done = 0
+        for rows in mine:
+            found = self.log_likelihoods(rows)
+            part = slice(rows.start * self.each, rows.stop * self.each)
+            elpd, pareto_k, lppd, same = (array[part] for array in target.arrays)
+            same[:] = 0
+            same[smooth(found, self.tail, elpd, pareto_k, lppd)] = 1
+            done += len(rows)
+            yield done
+
+    @abstractmethod
+    def log_likelihoods(self, rows: range) -> np.ndarray:
+        """Those of some rows, of shape ``(len(rows) * each, draws)``."""
+
+
+@dataclass
+class StoredRows(LooRows):
+    """Rows of log-likelihoods that have been computed.
+
+    Attributes
+    ----------
+    values : DataArray
+        The rows are its first axis, and the dimensions of the draws its last ones.
+    """
+
+    values: Any
+
+    @property
+    def in_processes(self) -> bool:
+        return isinstance(self.values.variable._data, np.ndarray)  # others may have threads
+
+    def log_likelihoods(self, rows: range) -> np.ndarray:
+        found = self.values[rows.start : rows.stop].values
+        return np.ascontiguousarray(found.reshape(-1, self.draws), np.float64)
+
+
+@dataclass
+class ModelRows(LooRows):
+    """Rows whose log-likelihoods a compiled function computes.
+
+    Attributes
+    ----------
+    function : pytensor.compile.Function
+        Its last two inputs are the first row and the one after the last.
+    inputs : list of array
+        The values of the other inputs, of shape ``(draws, ...)``.
+    """
+
+    function: Any
+    inputs: list[np.ndarray]
+
+    @property
+    def in_processes(self) -> bool:
+        return in_processes(self.function)
+
+    def log_likelihoods(self, rows: range) -> np.ndarray:
+        start, stop = np.asarray(rows.start), np.asarray(rows.stop)
+        self.function.trust_input = True
+        found = np.empty((len(rows) * self.each, self.draws))
+        few = np.empty((_DRAWS, len(found)))
+        for first in range(0, self.draws, _DRAWS):
+            several = range(first, min(first + _DRAWS, self.draws))
+            for place, draw in enumerate(several):
+                given = [values[draw, ...] for values in self.inputs]
+                few[place] = self.function(*given, start, stop)[0].reshape(-1)
+            found[:, several.start : several.stop] = few[: len(several)].T
+        return found

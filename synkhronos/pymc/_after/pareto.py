@@ -1,0 +1,174 @@
+"""Pareto-smoothed importance sampling, row by row, without the weights of all draws.
+
+Vehtari, Simpson, Gelman, Yao, Gabry, "Pareto Smoothed Importance Sampling", Journal of Machine
+Learning Research 25(72), 2024; the generalised Pareto fit: Zhang and Stephens, "A New and Efficient
+Estimation Method for the Generalized Pareto Distribution", Technometrics 51(3), 2009. The formulas
+and their constants are ArviZ's (arviz_stats 1.3, ``_psislw`` and ``_gpdfit``).
+
+The weight of a draw outside of the tail is 1 / likelihood, so that weight times likelihood is one
+number for all of these. Only the tail has to be sorted, and no weight is kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from synkhronos._backends.loops import njit
+from synkhronos._backends.vectorised import exponentials, logarithms
+from synkhronos._backends.vectorised.code import inlined
+from synkhronos._backends.vectorised.dispatch import VERSION
+
+_exp = inlined(exponentials.exp)
+_expm1 = inlined(exponentials.expm1)
+_log = inlined(logarithms.log)
+_log1p = inlined(logarithms.log1p)
+
+_EPSILON = 10 * float(np.finfo(float).eps)  # weights below are left out
+_TINY = float(np.finfo(float).tiny)
+
+
+def tail_length(draws: int, r_eff: float) -> int:
+    """The number of draws in the tail, of the largest weights.
+
+    >>> tail_length(1000, 1.0), tail_length(100, 1.0)
+    (94, 20)
+    """
+    if draws * r_eff > 225:
+        return math.floor(3 * (draws / r_eff) ** 0.5)
+    return draws // 5
+
+
+def smooth(
+    rows: np.ndarray, tail: int, elpd: np.ndarray, pareto_k: np.ndarray, lppd: np.ndarray
+) -> np.ndarray:
+    """Compute PSIS-LOO of rows.
+
+    Parameters
+    ----------
+    rows : float64 array of shape (rows, draws)
+        The log-likelihoods.
+    tail : int
+        Of `tail_length`.
+    elpd, pareto_k, lppd : float64 arrays of shape (rows,)
+        Get the results: the log predictive density without the row, the shape of the weights' tail,
+        and the log predictive density with the row.
+
+    Returns
+    -------
+    array of int
+        Rows whose draws in the tail are all equal; their results have no meaning.
+
+    Notes
+    -----
+    Cost: about 15 ns for each row and draw.
+    """
+    same = np.zeros(len(rows), np.bool_)
+    probabilities = (np.arange(tail) + 0.5) / tail
+    _compiled()(rows, np.log1p(-probabilities), elpd, pareto_k, lppd, same)
+    return np.flatnonzero(same)
+
+
+@functools.cache
+def _compiled() -> Callable[..., None]:
+    return njit(_smooth_rows, version=f"vectorised-{VERSION}", vectorised=True)
+
+
+def _smooth_rows(
+    rows: np.ndarray,
+    log_survival: np.ndarray,
+    elpd: np.ndarray,
+    pareto_k: np.ndarray,
+    lppd: np.ndarray,
+    same: np.ndarray,
+) -> None:
+    draws = rows.shape[1]
+    n = len(log_survival)
+    rest = draws - n
+    grid = 30 + int(n**0.5)
+    weights = np.empty(draws)
+    excess = np.empty(n)
+    smoothed = np.empty(n)
+    b = np.empty(grid)
+    k_of_b = np.empty(grid)
+    for r in range(rows.shape[0]):
+        row = rows[r]
+        low, high, undefined = row[0], row[0], False
+        for i in range(draws):
+            value = row[i]
+            low, high = min(low, value), max(high, value)
+            undefined |= value != value
+        if undefined or low == -np.inf:  # as ArviZ has it
+            elpd[r] = lppd[r] = np.nan
+            pareto_k[r] = np.inf if undefined else np.nan
+            continue
+        total = 0.0
+        for i in range(draws):
+            weights[i] = low - row[i]
+            total += _exp(row[i] - high)
+        lppd[r] = high + np.log(total) - np.log(draws)
+
+        ordered = np.partition(weights, rest - 1)
+        tail = np.sort(ordered[rest:])
+        if abs(tail[n - 1] - tail[0]) < _TINY:
+            same[r] = True
+            continue
+        cutoff = np.exp(ordered[rest - 1])
+        for i in range(n):
+            excess[i] = _exp(tail[i]) - cutoff
+
+        shape, scale = np.nan, np.nan
+        quartile = excess[int((n / 4 + 0.5) - 1)]
+        if quartile > excess[0]:
+            most = -np.inf
+            for g in range(grid):
+                b[g] = (1 - np.sqrt(grid / (g + 0.5))) / (3 * quartile) + 1 / excess[n - 1]
+                added = 0.0
+                for i in range(n):
+                    added += _log1p(-b[g] * excess[i])
+                k = added / n
+                k_of_b[g] = n * (np.log(-b[g] / k) - k - 1)
+                most = max(most, k_of_b[g])
+            total = 0.0
+            for g in range(grid):
+                k_of_b[g] = np.exp(k_of_b[g] - most)
+                total += k_of_b[g]
+            kept, mean = 0.0, 0.0
+            for g in range(grid):
+                w = k_of_b[g] / total
+                if w >= _EPSILON:
+                    kept += w
+                    mean += b[g] * w
+            mean /= kept
+            added = 0.0
+            for i in range(n):
+                added += _log1p(-mean * excess[i])
+            k = added / n
+            scale = -k / mean
+            shape = (n * k + 5.0) / (n + 10)
+            if np.isnan(shape):
+                shape, scale = np.inf, np.nan
+        pareto_k[r] = shape
+
+        if np.isfinite(shape):
+            most = np.exp(tail[n - 1])
+            for i in range(n):
+                if scale <= 0:
+                    quantile = np.nan
+                elif shape == 0:
+                    quantile = cutoff - scale * log_survival[i]
+                else:
+                    quantile = cutoff + scale * _expm1(-shape * log_survival[i]) / shape
+                smoothed[i] = _log(most if quantile > most else quantile)
+        else:
+            smoothed[:] = tail
+        total, product = 0.0, float(rest)
+        for i in range(rest):
+            total += _exp(ordered[i])
+        for i in range(n):
+            total += _exp(smoothed[i])
+            product += _exp(smoothed[i] - tail[i])
+        elpd[r] = np.nan if high == np.inf else low + np.log(product) - np.log(total)

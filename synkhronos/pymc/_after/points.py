@@ -1,0 +1,65 @@
+"""Draws of a model's variables, as one array for each variable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from xarray import DataArray, Dataset
+
+from synkhronos._errors import InputError
+
+
+@dataclass
+class Points:
+    """Draws of variables.
+
+    Attributes
+    ----------
+    sample_shape : tuple of int
+        The lengths of the dimensions of the draws.
+    coords : dict
+        The coordinates of these dimensions, by name; empty if they have none.
+    """
+
+    sample_shape: tuple[int, ...]
+    coords: dict[str, DataArray]
+    _values: Mapping[str, Any]
+
+    @staticmethod
+    def of_dataset(dataset: Dataset, sample_dims: Sequence[str]) -> Points:
+        """The draws of a group, such as the posterior; values are read once they are asked for."""
+        missing = [dim for dim in sample_dims if dim not in dataset.dims]
+        if missing:
+            raise InputError(
+                f"sample_dims={list(sample_dims)}: the draws have no dimension {missing[0]!r}; "
+                f"they have {[str(dim) for dim in dataset.dims]}"
+            )
+        coords = {dim: dataset[dim] for dim in sample_dims}
+        shape = tuple(dataset.sizes[dim] for dim in sample_dims)
+        arrays = {str(k): v.transpose(*sample_dims, ...) for k, v in dataset.data_vars.items()}
+        return Points(shape, coords, arrays)
+
+    @staticmethod
+    def of_list(points: Sequence[Mapping[str, Any]]) -> Points:
+        """The draws of a list of points, as of one chain."""
+        stacked = {name: np.stack([point[name] for point in points])[None] for name in points[0]}
+        return Points((1, len(points)), {}, stacked)
+
+    def values(self, name: str, dtype: str) -> np.ndarray:
+        """All values of a variable, of shape ``(draws, ...)``."""
+        found = np.asarray(self._values[name]).astype(dtype, copy=False)
+        return found.reshape((-1, *found.shape[len(self.sample_shape) :]))
+
+    def inputs_of(self, function: Any, names: Sequence[str]) -> list[np.ndarray]:
+        """All values of the inputs of a function, which are variables of these names."""
+        if missing := [name for name in names if name not in self._values]:
+            raise InputError(f"the draws have no variable {missing[0]!r}: {sorted(self._values)}")
+        variables = function.maker.fgraph.inputs[: len(names)]
+        return [self.values(n, v.type.dtype) for n, v in zip(names, variables, strict=True)]
+
+    def shaped(self, name: str) -> np.ndarray:
+        """All values of a variable, of shape ``(*sample_shape, ...)``."""
+        return np.asarray(self._values[name])

@@ -1,0 +1,335 @@
+"""`sample_posterior_predictive` and `sample_prior_predictive`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.backends.base import MultiTrace
+from pymc.model import modelcontext
+from xarray import Dataset, DataTree
+
+from synkhronos._checks import check_integer, shown
+from synkhronos._errors import InputError, InputTypeError
+from synkhronos.pymc._after.calculation import Calculation, seed_of
+from synkhronos.pymc._after.compiled import fast
+from synkhronos.pymc._after.division import checked, results
+from synkhronos.pymc._after.points import Points
+from synkhronos.pymc._after.store import check_store
+
+
+class _Compiled:
+    """What PyMC compiles while it makes one draw: its decisions about every variable.
+
+    Attributes
+    ----------
+    function : pytensor.compile.Function or None
+    inputs, names : list of str
+        The variables that are its inputs and its outputs.
+    """
+
+    def __init__(self) -> None:
+        self.function: Any = None
+        self.inputs: list[str] = []
+        self.names: list[str] = []
+
+
+@contextmanager
+def _compiling(model: Any) -> Iterator[_Compiled]:
+    """A context in which the function that the model compiles is kept; it is compiled for speed."""
+    kept = _Compiled()
+    compile_fn = model.compile_fn
+
+    def compiled(outs: Any, *, inputs: Any = None, mode: Any = None, **given: Any) -> Any:
+        kept.function = compile_fn(outs, inputs=inputs, mode=fast(mode), **given)
+        kept.inputs = [variable.name for variable in inputs]
+        kept.names = [variable.name for variable in outs]
+        return kept.function
+
+    model.compile_fn = compiled
+    try:
+        yield kept
+    finally:
+        del model.compile_fn
+
+
+def sample_posterior_predictive(
+    trace: Any,
+    model: Any = None,
+    *,
+    var_names: str | list[str] | None = None,
+    sample_vars: str | list[str] | None = None,
+    freeze_vars: str | list[str] | None = None,
+    sample_dims: list[str] | None = None,
+    random_seed: Any = None,
+    progressbar: bool = True,
+    progressbar_theme: Any = None,
+    return_inferencedata: bool = True,
+    extend_inferencedata: bool = False,
+    predictions: bool = False,
+    idata_kwargs: dict[str, Any] | None = None,
+    backend: str | None = None,
+    compile_kwargs: dict[str, Any] | None = None,
+    cores: int | None = None,
+    store: Any = None,
+) -> Any:
+    """Draw from the posterior predictive distribution with all cores.
+
+    The arguments and the result are those of `pm.sample_posterior_predictive`. PyMC decides which
+    variables are drawn, computed again or copied. The draws are then divided over processes.
+
+    Parameters
+    ----------
+    trace : DataTree, Dataset, MultiTrace or list of dict
+        The draws of the posterior, as PyMC takes them.
+    model : pymc.Model, optional
+        Default: the model of the current context.
+    var_names, sample_vars, freeze_vars, sample_dims, return_inferencedata
+        As in PyMC.
+    extend_inferencedata, predictions, idata_kwargs, backend, compile_kwargs
+        As in PyMC.
+    random_seed : int, sequence of int, RandomState or Generator, optional
+        The draws follow from it, whatever the number of cores. They are not those that PyMC makes
+        with this seed: each draw has a stream of its own, of the seed and its chain and number.
+    progressbar : bool
+        Whether to tell how far it is, by one line, once it has taken two seconds.
+    progressbar_theme
+        Accepted, and ignored.
+    cores : int, optional
+        The number of processes at most. Default: one for each core that this process may use.
+        What takes less time than to start a process is computed by this one.
+    store : path, optional
+        Write the draws into this zarr store as they come, and return a tree that reads them when
+        they are used. The group ``posterior_predictive``, or ``predictions``, must not be there.
+
+    Returns
+    -------
+    DataTree or dict
+        As PyMC's. The memory of the draws is shared memory.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        An argument is not possible.
+    WorkerError, WorkerDied
+        A process has failed or died. With `store`, what was written stays: the attribute
+        ``draws_done`` of its group tells how many draws are.
+    MemoryError
+        The draws do not fit in memory: use `store`.
+
+    Notes
+    -----
+    Cost: PyMC compiles the function and makes one draw. Memory: the result; with `store` some
+    chunks of 8 MB, or of one draw, in each process. Ctrl-C ends all processes and raises
+    KeyboardInterrupt, whereas PyMC returns what it has.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm
+    >>> import synkhronos as synk, synkhronos.pymc
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu")
+    ...     y = pm.Normal("y", mu, observed=np.zeros(3))
+    >>> points = [{"mu": np.array(m)} for m in (0.0, 5.0)]
+    >>> tree = synk.pymc.sample_posterior_predictive(points, model, random_seed=1)
+    >>> tree["posterior_predictive"]["y"].shape
+    (1, 2, 3)
+    """
+    what = "sample_posterior_predictive"
+    cores = checked(what, cores, progressbar)
+    group = "predictions" if predictions else "posterior_predictive"
+    path = check_store(store, [group])
+    how = {"what": what, "cores": cores, "progressbar": progressbar}
+    if path is not None and not return_inferencedata:
+        raise InputError(f"{what}: store= needs return_inferencedata=True")
+    seed = seed_of(random_seed)
+    model = modelcontext(model)
+    if isinstance(trace, MultiTrace):
+        trace = pm.to_inference_data(trace, model=model)
+    dims = ["chain", "draw"] if sample_dims is None else list(sample_dims)
+    points, first = _points(trace, dims)
+    asked = {
+        "var_names": var_names,
+        "sample_vars": sample_vars,
+        "freeze_vars": freeze_vars,
+        "sample_dims": sample_dims,
+        "backend": backend,
+        "compile_kwargs": compile_kwargs,
+    }
+    with _compiling(model) as compiled:
+        one: dict[str, np.ndarray] = pm.sample_posterior_predictive(
+            first,
+            model=model,
+            random_seed=0,
+            progressbar=False,
+            return_inferencedata=False,
+            **asked,
+        )
+    copied = {name: points.shaped(name) for name in one if name not in compiled.names}
+
+    def tree_of(drawn: Mapping[str, np.ndarray]) -> DataTree:
+        found = {name: copied[name] if name in copied else drawn[name] for name in one}
+        if not found:
+            return DataTree()
+        given: dict[str, Any] = {"model": model, "sample_dims": dims, **(idata_kwargs or {})}
+        given["coords"] = {**points.coords, **given.get("coords", {})}
+        if predictions:
+            return pm.predictions_to_inference_data(found, **given)
+        return pm.to_inference_data(posterior_predictive=found, **given)
+
+    own = None
+    if compiled.function is not None:
+        own = Calculation(
+            compiled.function,
+            compiled.names,
+            points.inputs_of(compiled.function, compiled.inputs),
+            points.sample_shape,
+            seed,
+        )
+    if not return_inferencedata:
+        arrays = _arrays_of(own, **how)
+        return {name: copied[name] if name in copied else arrays[name] for name in one}
+    tree = tree_of({}) if own is None else results(own, tree_of, store=path, groups=[group], **how)
+    if extend_inferencedata:
+        return _extended(trace, tree)
+    return tree
+
+
+def _points(trace: Any, sample_dims: Sequence[str]) -> tuple[Points, Any]:
+    """The draws of a trace, and the same trace with its first draw only."""
+    if isinstance(trace, DataTree):
+        own = trace["posterior"] if "posterior" in trace.children else trace
+        dataset = own.to_dataset()
+        points, first = _points(dataset, sample_dims)
+        if own is trace:
+            return points, DataTree(first)
+        kept = {name: trace[name] for name in ("constant_data", "observed_data") if name in trace}
+        return points, DataTree.from_dict({"posterior": first, **kept})
+    if isinstance(trace, Dataset):
+        points = Points.of_dataset(trace, sample_dims)
+        return points, trace.isel({dim: [0] for dim in sample_dims})
+    if isinstance(trace, list) and trace and all(isinstance(point, Mapping) for point in trace):
+        return Points.of_list(trace), trace[:1]
+    raise InputTypeError(
+        f"sample_posterior_predictive: trace={shown(trace)}: give a DataTree, a Dataset, a "
+        "MultiTrace, or a list of at least one dict"
+    )
+
+
+def _arrays_of(own: Calculation | None, **how: Any) -> dict[str, np.ndarray]:
+    """The results as arrays."""
+    found: dict[str, np.ndarray] = {}
+
+    def keep(arrays: Mapping[str, np.ndarray]) -> DataTree:
+        found.update(arrays)
+        return DataTree()
+
+    if own is not None:
+        results(own, keep, store=None, groups=(), **how)
+    return found
+
+
+def _extended(trace: Any, tree: DataTree) -> DataTree:
+    """The trace with the groups of the tree, if it is a tree."""
+    if not isinstance(trace, DataTree):
+        return tree
+    conflicting = set(trace.children) & set(tree.children) - {"observed_data", "constant_data"}
+    if conflicting:
+        warnings.warn(
+            f"groups {conflicting} already exist in the DataTree and will be overwritten. "
+            "To avoid this, set extend_inferencedata=False.",
+            UserWarning,
+            stacklevel=3,
+        )
+    trace.update(tree)
+    return trace
+
+
+def sample_prior_predictive(
+    draws: int = 500,
+    model: Any = None,
+    var_names: Any = None,
+    random_seed: Any = None,
+    return_inferencedata: bool = True,
+    idata_kwargs: dict[str, Any] | None = None,
+    backend: str | None = None,
+    compile_kwargs: dict[str, Any] | None = None,
+    *,
+    progressbar: bool = True,
+    cores: int | None = None,
+    store: Any = None,
+) -> Any:
+    """Draw from the prior and the prior predictive distribution with all cores.
+
+    The arguments and the result are those of `pm.sample_prior_predictive`.
+
+    Parameters
+    ----------
+    draws : int
+        Their number.
+    model : pymc.Model, optional
+        Default: the model of the current context.
+    var_names, return_inferencedata, idata_kwargs, backend, compile_kwargs
+        As in PyMC.
+    random_seed, progressbar, cores, store
+        As for `sample_posterior_predictive`. The groups in the store are ``prior`` and
+        ``prior_predictive``.
+
+    Returns
+    -------
+    DataTree or dict
+        As PyMC's.
+
+    Raises
+    ------
+    InputError, InputTypeError, WorkerError, WorkerDied, MemoryError
+        As `sample_posterior_predictive`.
+
+    Notes
+    -----
+    Cost: as for `sample_posterior_predictive`.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> import synkhronos as synk, synkhronos.pymc
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu")
+    >>> tree = synk.pymc.sample_prior_predictive(100, model, random_seed=1)
+    >>> tree["prior"]["mu"].shape
+    (1, 100)
+    """
+    what = "sample_prior_predictive"
+    draws = check_integer(f"{what}: draws", draws, 1)
+    cores = checked(what, cores, progressbar)
+    groups = ["prior", "prior_predictive"]
+    path = check_store(store, groups)
+    how = {"what": what, "cores": cores, "progressbar": progressbar}
+    if path is not None and not return_inferencedata:
+        raise InputError(f"{what}: store= needs return_inferencedata=True")
+    seed = seed_of(random_seed)
+    model = modelcontext(model)
+    with _compiling(model) as compiled:
+        one = pm.sample_prior_predictive(
+            1,
+            model,
+            var_names=var_names,
+            random_seed=0,
+            return_inferencedata=False,
+            backend=backend,
+            compile_kwargs=compile_kwargs,
+        )
+    own = Calculation(compiled.function, compiled.names, [], (1, draws), seed)
+
+    def tree_of(drawn: Mapping[str, np.ndarray]) -> DataTree:
+        given = {"model": model, **(idata_kwargs or {})}
+        return pm.to_inference_data(prior={name: drawn[name][0] for name in one}, **given)
+
+    if not return_inferencedata:
+        arrays = _arrays_of(own, **how)
+        return {name: arrays[name][0] for name in one}
+    return results(own, tree_of, store=path, groups=groups, **how)

@@ -1,0 +1,47 @@
+"""What can be divided over processes: parts that are computed apart, and where results go."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from synkhronos.pymc._after.store import Store
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Results in arrays, which all processes share."""
+
+    arrays: Sequence[np.ndarray]
+
+    def note(self, done: int) -> None:
+        """Nothing: who has the arrays sees what is done."""
+
+
+type Target = Store | InMemory
+
+
+class Work(ABC):
+    """Something to compute in parts; it can be pickled."""
+
+    @property
+    @abstractmethod
+    def total(self) -> int:
+        """How much it is, in what its parts are counted in."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> Sequence[range]:
+        """Its parts, in an order such that every n-th has an equal share."""
+
+    @property
+    @abstractmethod
+    def in_processes(self) -> bool:
+        """Whether other processes can compute it as well."""
+
+    @abstractmethod
+    def compute(self, mine: Sequence[range], target: Target) -> Iterator[int]:
+        """Compute parts one by one; yields how much is done after each."""

@@ -1,0 +1,488 @@
+"""What follows sampling: equal to PyMC's, for any number of processes and blocks, on any target."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import arviz_stats
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from after_models import FAMILIES, MODELS, ROWS, draws_of, several
+from modes import FAST
+from scipy import stats
+from selection import thorough
+
+import synkhronos as synk
+from synkhronos._errors import InputError, InputTypeError, WorkerDied, WorkerError
+from synkhronos.pymc._after import blocks, calculation, division, loo_rows, pareto, predictive
+from synkhronos.pymc._after.calculation import Calculation
+
+PLAIN = {"progressbar": False, "compile_kwargs": {"mode": FAST}}
+SIZES = (1, 2, 3)
+
+
+@pytest.fixture
+def always_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes are started, however short the work is; blocks have three draws at most."""
+    monkeypatch.setattr(division, "_FORK_SECONDS", -1.0)
+    monkeypatch.setattr(division, "_EXEC_SECONDS", -1.0)
+    monkeypatch.setattr(calculation, "block_length", lambda shape, size: min(3, shape[-1]))
+    monkeypatch.setattr(loo_rows, "_BYTES", 4000)
+
+
+@pytest.fixture
+def zarr_ends() -> Iterator[None]:
+    """zarr's threads end with the test."""
+    yield
+    from zarr.core.sync import cleanup_resources
+
+    cleanup_resources()
+
+
+def value_of(dataset: Any) -> Any:
+    """A dataset without the time at which it was made."""
+    found = dataset.to_dataset() if isinstance(dataset, xr.DataTree) else dataset
+    return found.drop_attrs(deep=False)
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_densities_and_deterministics_are_those_of_pymc(make: Callable[[], pm.Model]) -> None:
+    model = make()
+    idata = draws_of(model)
+    with model:
+        for ours, theirs, group in (
+            (synk.pymc.compute_log_likelihood, pm.stats.compute_log_likelihood, "log_likelihood"),
+            (synk.pymc.compute_log_prior, pm.stats.compute_log_prior, "log_prior"),
+        ):
+            found, expected = ours(idata.copy(), **PLAIN), theirs(idata.copy(), **PLAIN)
+            xr.testing.assert_allclose(value_of(found[group]), value_of(expected[group]), 1e-10)
+            assert found[group].attrs.keys() == expected[group].attrs.keys()
+            alone = ours(idata, extend_inferencedata=False, **PLAIN)
+            xr.testing.assert_identical(value_of(alone), value_of(found[group]))
+            assert group not in idata
+        if not model.deterministics:
+            return
+        given = {"var_names": ["mu", "double"], **PLAIN}  # y has draws of what is missing
+        made = synk.pymc.compute_deterministics(idata, **given)
+        xr.testing.assert_allclose(made, pm.compute_deterministics(idata, **given), 1e-12)
+        tree = idata.copy()
+        assert synk.pymc.compute_deterministics(tree, extend_dataset=True, **given) is tree
+        xr.testing.assert_identical(value_of(tree["posterior"])[list(made)], value_of(made))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("start", ["fork", *thorough("exec")])
+@pytest.mark.usefixtures("always_divided")
+def test_any_number_of_processes_gives_the_same_bits(
+    size: int, start: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(division, "Group", lambda n, **given: synk.Group(n, start=start, **given))
+    model = several()
+    idata = draws_of(model)
+
+    def all_of(cores: int) -> list[Any]:
+        given = {"cores": cores, **PLAIN}
+        with model:
+            pp = synk.pymc.sample_posterior_predictive(idata, random_seed=3, **given)
+            prior = synk.pymc.sample_prior_predictive(10, random_seed=3, **given)
+            likelihood = synk.pymc.compute_log_likelihood(idata.copy(), **given)
+        return [
+            value_of(tree[group])
+            for tree, group in (
+                (pp, "posterior_predictive"),
+                (prior, "prior"),
+                (prior, "prior_predictive"),
+                (likelihood, "log_likelihood"),
+            )
+        ]
+
+    for found, expected in zip(all_of(size), all_of(1), strict=True):
+        xr.testing.assert_identical(found, expected)
+
+
+def test_the_size_of_blocks_changes_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = several()
+    idata = draws_of(model)
+
+    def draws(length: int) -> Any:
+        monkeypatch.setattr(calculation, "block_length", lambda *given: length)
+        found = synk.pymc.sample_posterior_predictive(idata, model, random_seed=3, **PLAIN)
+        return value_of(found["posterior_predictive"])
+
+    for length in (2, 7):
+        xr.testing.assert_identical(draws(length), draws(1))
+
+
+def test_each_draw_has_a_stream_of_its_own() -> None:
+    """Of its chain and number: thinned or other chains leave it as it is."""
+    model = several()
+    idata = draws_of(model)
+
+    def draws(of: Any, seed: Any) -> np.ndarray:
+        found = synk.pymc.sample_posterior_predictive(of, model, random_seed=seed, **PLAIN)
+        return found["posterior_predictive"]["n"].values
+
+    every = draws(idata, 3)
+    assert not np.array_equal(every[0], every[1])
+    first = idata.copy()
+    first["posterior"] = xr.DataTree(idata["posterior"].to_dataset().isel(chain=[0]))
+    assert np.array_equal(draws(first, 3)[0], every[0])
+    assert not np.array_equal(draws(idata, 4), every)
+    assert not np.array_equal(draws(idata, None), draws(idata, None))
+    generator = np.random.default_rng(1)
+    assert not np.array_equal(draws(idata, generator), draws(idata, generator))
+    assert np.array_equal(
+        draws(idata, np.random.default_rng(1)), draws(idata, np.random.default_rng(1))
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_draws_have_their_distribution(family: str) -> None:
+    make, expected = FAMILIES[family]
+    with pm.Model() as model:
+        pm.Normal("mu")
+        model.register_rv(make(), "y", observed=np.ones(()))
+    points = [{"mu": np.zeros(())}] * 1000
+    found = synk.pymc.sample_posterior_predictive(points, model, random_seed=1, **PLAIN)
+    y = found["posterior_predictive"]["y"].values.ravel()
+    if isinstance(expected.dist, stats.rv_discrete):
+        top = int(expected.ppf(0.95))
+        seen = [(y == k).sum() for k in range(top + 1)]
+        chance = expected.pmf(np.arange(top + 1))
+        seen, chance = [*seen, len(y) - sum(seen)], [*chance, 1 - chance.sum()]
+        kept = [i for i, p in enumerate(chance) if p > 1e-12]
+        p = stats.chisquare([seen[i] for i in kept], [len(y) * chance[i] for i in kept]).pvalue
+    else:
+        p = stats.kstest(y, expected.cdf).pvalue
+    assert p > 1e-3
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_predictive_trees_are_those_of_pymc(make: Callable[[], pm.Model]) -> None:
+    """In names, shapes, dtypes, dimensions and coordinates, and about the same means."""
+    model = make()
+    idata = draws_of(model, 4, 50)
+    given = {"random_seed": 1, **PLAIN}
+    with model:
+        ours = synk.pymc.sample_posterior_predictive(idata, **given)
+        theirs = pm.sample_posterior_predictive(idata, **given)
+        ours_too = synk.pymc.sample_prior_predictive(
+            5, random_seed=1, compile_kwargs={"mode": FAST}
+        )
+        theirs_too = pm.sample_prior_predictive(5, random_seed=1, compile_kwargs={"mode": FAST})
+    for found, expected in ((ours, theirs), (ours_too, theirs_too)):
+        assert list(found.children) == list(expected.children)
+        for name in expected.children:
+            xr.testing.assert_allclose(
+                value_of(found[name]) * 0, value_of(expected[name]) * 0, check_dim_order=True
+            )
+            for key, value in expected[name].data_vars.items():
+                assert found[name][key].dtype == value.dtype
+    for key, value in theirs["posterior_predictive"].data_vars.items():
+        there = ours["posterior_predictive"][key]
+        rough = 6 * float(value.std()) / np.sqrt(200) + 1e-9
+        assert abs(float(there.mean() - value.mean())) < rough
+
+
+def test_data_may_have_other_rows_and_predictions_a_group_of_their_own() -> None:
+    model = several()
+    idata = draws_of(model)
+    with model:
+        new = [f"new{i}" for i in range(4)]
+        pm.set_data({"x": np.ones((4, 2))}, coords={"row": new})
+        given = {"var_names": ["mu"], "predictions": True, "freeze_vars": ["y_unobserved"], **PLAIN}
+        tree = synk.pymc.sample_posterior_predictive(idata, extend_inferencedata=True, **given)
+        assert tree is idata
+        assert tree["predictions"]["mu"].dims == ("chain", "draw", "row")
+        assert list(tree["predictions"]["row"].values) == new
+        expected = pm.sample_posterior_predictive(idata, **given)
+    xr.testing.assert_allclose(value_of(tree["predictions"]), value_of(expected["predictions"]))
+
+
+def test_variables_of_the_trace_are_copied_or_drawn_as_pymc_decides() -> None:
+    model = several()
+    idata = draws_of(model)
+    given = {"random_seed": 1, "return_inferencedata": False, **PLAIN}
+    found = synk.pymc.sample_posterior_predictive(idata, model, var_names=["b", "n"], **given)
+    assert set(found) == {"b", "n"}
+    assert np.array_equal(found["b"], idata["posterior"]["b"])
+    found = synk.pymc.sample_posterior_predictive(idata, model, var_names=["b"], **given)
+    assert np.array_equal(found["b"], idata["posterior"]["b"])
+    found = synk.pymc.sample_posterior_predictive(idata, model, sample_vars=["double"], **given)
+    assert list(found) == ["double"]
+    assert np.array_equal(found["double"], 2 * idata["posterior"]["s"])
+    assert "compile_fn" not in vars(model)
+
+
+def test_results_are_not_copied() -> None:
+    """One array holds them, from the processes to the tree."""
+    model = several()
+    made: list[np.ndarray] = []
+
+    class Watched(division.Division):
+        def empty(self, shape: Any, dtype: Any) -> np.ndarray:
+            made.append(super().empty(shape, dtype))
+            return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(division, "Division", Watched)
+        idata = draws_of(model)
+        tree = synk.pymc.compute_log_likelihood(idata, model=model, **PLAIN)
+        pp = synk.pymc.sample_posterior_predictive(idata, model, extend_inferencedata=True, **PLAIN)
+    assert pp is tree
+    values = [tree["log_likelihood"][n].values for n in ("y_observed", "n")]
+    values += [tree["posterior_predictive"]["n"].values]
+    for value in values:
+        assert any(np.shares_memory(value, array) for array in made)
+
+
+@pytest.mark.parametrize("cores", [2, *thorough(1)])
+@pytest.mark.usefixtures("always_divided", "zarr_ends")
+def test_a_store_has_the_same_values_and_is_read_lazily(tmp_path: Path, cores: int) -> None:
+    model = several()
+    store = tmp_path / "after.zarr"
+    given = {"cores": cores, **PLAIN}
+    with model:
+        idata = draws_of(model)
+        expected = synk.pymc.compute_log_likelihood(idata.copy(), **PLAIN)
+        tree = synk.pymc.compute_log_likelihood(idata.copy(), store=store, **given)
+        drawn = synk.pymc.sample_posterior_predictive(idata, random_seed=3, **PLAIN)
+        stored = synk.pymc.sample_posterior_predictive(idata, random_seed=3, store=store, **given)
+        prior = synk.pymc.sample_prior_predictive(5, random_seed=3, store=store, **given)
+        in_memory = synk.pymc.sample_prior_predictive(5, random_seed=3, **PLAIN)
+        det = synk.pymc.compute_deterministics(idata, store=store, **given)
+        xr.testing.assert_equal(det, synk.pymc.compute_deterministics(idata, **PLAIN))
+    assert not isinstance(tree["log_likelihood"]["n"].variable._data, np.ndarray)
+    whole = xr.open_datatree(store, engine="zarr", consolidated=False)
+    for found, there in ((tree, expected), (stored, drawn), (prior, in_memory)):
+        assert set(found.children) == set(there.children)
+        for name in set(there.children) - {"posterior", "observed_data", "constant_data"}:
+            xr.testing.assert_equal(found[name].to_dataset(), there[name].to_dataset())
+            xr.testing.assert_equal(whole[name].to_dataset(), there[name].to_dataset())
+            assert whole[name].attrs["draws_done"] == whole[name].attrs["draws"] > 0
+    with pytest.raises(InputError, match="'log_likelihood' is there already"):
+        synk.pymc.compute_log_likelihood(idata, model=model, store=store, **PLAIN)
+
+
+class Failing(Calculation):
+    """Computes as usual, until a member reaches the draw."""
+
+    def act(self) -> None:
+        raise OSError(28, "No space left on device")
+
+    def values(self, draw: int) -> Any:
+        if draw == 8 and os.getpid() != MASTER:
+            self.act()
+        return super().values(draw)
+
+
+class Dying(Failing):
+    def act(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Slow(Calculation):
+    def values(self, draw: int) -> Any:
+        time.sleep(0.02)
+        return super().values(draw)
+
+
+MASTER = os.getpid()
+
+
+@pytest.mark.parametrize(("kind", "error"), [(Failing, WorkerError), (Dying, WorkerDied)])
+@pytest.mark.usefixtures("always_divided", "zarr_ends")
+def test_a_failure_leaves_a_store_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type, error: type
+) -> None:
+    model = several()
+    idata = draws_of(model)
+    store = tmp_path / "after.zarr"
+    expected = synk.pymc.sample_posterior_predictive(idata, model, random_seed=1, **PLAIN)
+    monkeypatch.setattr(predictive, "Calculation", kind)
+    given = {"random_seed": 1, "cores": 2, **PLAIN}
+    monkeypatch.setitem(globals(), "MASTER", os.getpid())
+    with pytest.raises(error):
+        synk.pymc.sample_posterior_predictive(idata, model, store=store, **given)
+    found = xr.open_zarr(store, group="posterior_predictive", consolidated=False, chunks=None)
+    assert 0 < found.attrs["draws_done"] < found.attrs["draws"] == 14
+    assert np.array_equal(found["n"][0, :3], expected["posterior_predictive"]["n"][0, :3])
+    assert not list(store.rglob("*.new"))
+
+
+@pytest.mark.usefixtures("always_divided")
+def test_an_interrupt_ends_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = several()
+    idata = draws_of(model, 2, 500)
+    monkeypatch.setattr(predictive, "Calculation", Slow)
+    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    began = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            synk.pymc.sample_posterior_predictive(idata, model, cores=2, **PLAIN)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - began < 9  # all draws take 10 s
+
+
+@pytest.mark.usefixtures("always_divided")
+def test_a_line_tells_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from synkhronos.pymc._after import bar
+
+    caplog.set_level("INFO", "synkhronos")
+    monkeypatch.setattr(bar, "EVERY", 0.0)
+    model = several()
+    idata = draws_of(model)
+    given = {"model": model, "compile_kwargs": {"mode": FAST}}
+    synk.pymc.sample_posterior_predictive(idata, cores=2, **given)
+    assert "sample_posterior_predictive: " in caplog.text
+    assert " of 14, " in caplog.text
+    caplog.clear()
+    synk.pymc.sample_posterior_predictive(idata, cores=2, progressbar=False, **given)
+    assert " of 14, " not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"cores": 0}, "cores"),
+        ({"store": 3}, "store=3"),
+        ({"random_seed": "a"}, "random_seed='a'"),
+        ({"random_seed": -1}, "random_seed=-1"),
+        ({"sample_dims": ["chain", "tree"]}, "no dimension 'tree'"),
+        ({"store": "x.zarr", "return_inferencedata": False}, "return_inferencedata"),
+        ({"trace": []}, "trace="),
+        ({"trace": 3}, "trace="),
+    ],
+)
+def test_wrong_arguments(given: dict[str, Any], words: str) -> None:
+    model = several()
+    asked = {"trace": draws_of(model), "model": model, **PLAIN, **given}
+    with pytest.raises((InputError, InputTypeError), match=words):
+        synk.pymc.sample_posterior_predictive(**asked)
+
+
+def test_wrong_names() -> None:
+    model = several()
+    idata = draws_of(model)
+    with model:
+        with pytest.raises(InputError, match="'b' is no observed variable"):
+            synk.pymc.compute_log_likelihood(idata, var_names=["b"], **PLAIN)
+        with pytest.raises(InputError, match="'y_observed' is no free variable"):
+            synk.pymc.compute_log_prior(idata, var_names=["y_observed"], **PLAIN)
+        with pytest.raises(InputError, match="'b' is no deterministic"):
+            synk.pymc.compute_deterministics(idata, var_names=["b"], **PLAIN)
+        with pytest.raises(InputError, match="no group posterior"):
+            synk.pymc.compute_log_likelihood(xr.DataTree(), **PLAIN)
+        with pytest.raises(InputError, match="give var_name"):
+            synk.pymc.loo(draws_of(model, 2, 60), **PLAIN)
+        with pytest.raises(InputError, match="14 draws are too few"):
+            synk.pymc.loo(idata, var_name="n", **PLAIN)
+
+
+def loo_of_arviz(idata: Any, model: pm.Model, name: str, **given: Any) -> Any:
+    with model:
+        tree = pm.stats.compute_log_likelihood(idata.copy(), **PLAIN)
+    return arviz_stats.loo(tree, pointwise=True, var_name=name, **given), tree
+
+
+@pytest.mark.filterwarnings("ignore:.*[Pp]areto")
+@pytest.mark.filterwarnings("ignore:.*shape parameter of Pareto")
+@pytest.mark.filterwarnings("ignore:The point-wise LOO is the same")
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("make", MODELS)
+@pytest.mark.each_choice
+@pytest.mark.usefixtures("always_divided")
+def test_loo_is_that_of_arviz(make: Callable[[], pm.Model], cores: int) -> None:
+    model = make()
+    idata = draws_of(model, 2, 60)
+    for name in [v.name for v in model.observed_RVs]:
+        expected, tree = loo_of_arviz(idata, model, name)
+        for given in (idata, tree):
+            found = synk.pymc.loo(given, True, name, model=model, cores=cores, **PLAIN)
+            assert type(found) is type(expected)
+            for field in ("elpd", "se", "p", "good_k", "warning", "n_samples", "n_data_points"):
+                a, b = getattr(found, field), getattr(expected, field)
+                assert np.isclose(a, b, rtol=1e-10, atol=1e-10, equal_nan=True), field
+            for field in ("elpd_i", "pareto_k"):
+                a, b = getattr(found, field), getattr(expected, field)
+                xr.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
+                assert a.coords.keys() == b.coords.keys()
+
+
+@pytest.mark.filterwarnings("ignore:.*[Pp]areto")
+@pytest.mark.filterwarnings("ignore:.*shape parameter of Pareto")
+def test_compare_takes_results_and_options_are_those_of_arviz() -> None:
+    model = several()
+    idata = draws_of(model, 2, 60)
+    ours = synk.pymc.loo(idata, True, "n", model=model, **PLAIN)
+    theirs, tree = loo_of_arviz(idata, model, "n")
+    table = arviz_stats.compare({"ours": ours, "theirs": theirs}, method="pseudo-BMA")
+    assert table["elpd"]["ours"] == table["elpd"]["theirs"]
+    jacobian = xr.DataArray(
+        np.linspace(0, 1, ROWS), dims="row", coords={"row": theirs.elpd_i["row"]}
+    )
+    expected = arviz_stats.loo(tree, True, "n", 0.5, log_jacobian=jacobian)
+    found = synk.pymc.loo(tree, True, "n", 0.5, log_jacobian=jacobian, **PLAIN)
+    assert np.isclose(found.elpd, expected.elpd, rtol=1e-12)
+    assert np.isclose(found.p, expected.p, rtol=1e-9)
+    assert synk.pymc.loo(tree, False, "n", **PLAIN).pareto_k is None
+    with pytest.raises(InputError, match="log_jacobian"):
+        synk.pymc.loo(tree, var_name="n", log_jacobian=jacobian.rename(row="r"), **PLAIN)
+
+
+def test_rows_with_a_large_pareto_k_are_named() -> None:
+    model = several()
+    idata = draws_of(model, 2, 60)
+    with pytest.warns(UserWarning, match=r"Pareto k is above 0\.\d+ for .* rows \(row=r\d+: "):
+        synk.pymc.loo(idata, var_name="n", model=model, **PLAIN)
+
+
+def test_rows_without_a_tail_are_named() -> None:
+    values = np.random.default_rng(0).normal(size=(2, 50, 4))
+    values[:, :, 2] = -1.0
+    tree = {
+        "posterior": xr.Dataset({"mu": (("chain", "draw"), values[:, :, 0])}),
+        "log_likelihood": xr.Dataset({"y": (("chain", "draw", "row"), values)}),
+    }
+    with pytest.raises(InputError, match=r"1 of 4 rows \(row=2\)"):
+        synk.pymc.loo(xr.DataTree.from_dict(tree), **PLAIN)
+
+
+@pytest.mark.parametrize("draws", [25, 100, 226, 1000])
+@pytest.mark.parametrize("odd", [None, np.nan, -np.inf, np.inf, -1e5])
+def test_smoothing_is_that_of_arviz(draws: int, odd: float | None) -> None:
+    r = np.random.default_rng(draws)
+    rows = r.normal(size=(6, draws)) - r.gamma(0.5, size=(6, 1)) * r.standard_t(3, (6, draws)) ** 2
+    if odd is not None:
+        rows[::2, 3] = odd
+    reff = 0.8
+    elpd, k, lppd = (np.empty(6) for _ in range(3))
+    assert not len(pareto.smooth(rows, pareto.tail_length(draws, reff), elpd, k, lppd))
+    array = xr.DataArray(rows[:, None, :], dims=("row", "chain", "draw"))
+    with np.errstate(all="ignore"):
+        weights, expected_k = array.azstats.psislw(r_eff=reff, dim=["chain", "draw"])
+        expected, _, p = array.azstats.loo(log_weights=weights, pareto_k=expected_k)
+    assert np.allclose(elpd, expected, rtol=1e-9, atol=1e-9, equal_nan=True)
+    assert np.allclose(k, expected_k, rtol=1e-9, atol=1e-9, equal_nan=True)
+    assert np.allclose(lppd - elpd, p, rtol=1e-8, atol=1e-8, equal_nan=True)
+
+
+def test_blocks_cover_all_draws() -> None:
+    for shape in ((3, 7), (1, 1), (), (2, 3, 5)):
+        for length in (1, 3, 9):
+            every = blocks.blocks(shape, length)
+            assert [i for part in every for i in part] == list(range(int(np.prod(shape))))
+            shares = [blocks.share(every, rank, 2) for rank in range(2)]
+            assert sorted(map(tuple, shares[0] + shares[1])) == sorted(map(tuple, every))
