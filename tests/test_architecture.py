@@ -82,7 +82,7 @@ ONLY_IN = {
     "pandas": ("training._record.history",),
     "pyarrow": ("training._record.history", "training.sources._columns"),
     "h5py": ("training.sources._hdf5",),
-    "zarr": ("training.sources._zarr",),
+    "zarr": ("training.sources._zarr", "pymc._after.store"),
     "PIL": ("training.sources._pixels",),
     "fsspec": ("training.sources._copies",),
     "pooch": ("training.sources._known",),
@@ -664,6 +664,7 @@ MOST_ARGUMENTS, WIDE = (
         "training.fit.fit": 45,
         "training.trainer.__init__": 16,
         "extensions.train.make_train_function": 16,
+        "pymc._after.predictive.sample_posterior_predictive": 17,  # PyMC has 15 of them
     },
 )
 MOST_METHODS = 25  # and properties, without an underscore

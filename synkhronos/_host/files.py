@@ -76,8 +76,8 @@ def check_regular(path: Name) -> None:
     _check_regular(os.stat(path), path)
 
 
-def create(path: Name, contents: str | bytes) -> None:
-    """Make a new file, and force it to the disk.
+def create(path: Name, contents: str | bytes | memoryview, lasting: bool = True) -> None:
+    """Make a new file, and force it to the disk if it shall outlast a crash of the machine.
 
     Raises
     ------
@@ -89,13 +89,15 @@ def create(path: Name, contents: str | bytes) -> None:
     with open(descriptor, "wb") as file:
         file.write(_raw(contents))
         file.flush()
-        os.fsync(descriptor)
+        if lasting:
+            os.fsync(descriptor)
 
 
-def replace(path: Name, contents: str | bytes) -> None:
+def replace(path: Name, contents: str | bytes | memoryview, lasting: bool = True) -> None:
     """Write a file as a whole; what had the name before stays until the new one is on the disk.
 
-    A link is replaced, and not followed. The permissions of an earlier file stay.
+    A link is replaced, and not followed. The permissions of an earlier file stay. If it need not be
+    `lasting`, that holds for kills and full disks, and not for a crash of the machine.
 
     Raises
     ------
@@ -110,11 +112,12 @@ def replace(path: Name, contents: str | bytes) -> None:
         _check_regular(earlier, path)
     new = path.with_name(f".{secrets.token_hex(8)}.new")
     try:
-        create(new, contents)
+        create(new, contents, lasting)
         if earlier is not None:
             new.chmod(stat.S_IMODE(earlier.st_mode))
         new.replace(path)
-        sync(path.parent)
+        if lasting:
+            sync(path.parent)
     except OSError as exc:
         exc.filename = os.fspath(path)
         raise
@@ -208,7 +211,7 @@ def is_still(path: Name, descriptor: int) -> bool:
     return named is not None and os.path.samestat(named, opened)
 
 
-def _raw(contents: str | bytes) -> bytes:
+def _raw(contents: str | bytes | memoryview) -> bytes | memoryview:
     return contents.encode("utf-8", "backslashreplace") if isinstance(contents, str) else contents
 
 

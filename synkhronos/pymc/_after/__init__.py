@@ -1,4 +1,4 @@
-"""What follows sampling: each draw goes through one compiled function, on all cores.
+"""After sampling: each draw goes through one compiled function, on all cores.
 
 ====================  ============================================================================
 ``predictive``        `sample_posterior_predictive` and `sample_prior_predictive`

@@ -14,7 +14,7 @@ class Bar:
     """Tells how far a computation is; a context manager, after which the line is gone.
 
     At a terminal one line is drawn again and again. Elsewhere the log gets a line every ten
-    seconds. What takes less than two seconds is not told.
+    seconds. Nothing is told in the first two seconds.
 
     Parameters
     ----------

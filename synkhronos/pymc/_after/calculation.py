@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+from pytensor.compile import Function
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.random.type import RandomType
 
@@ -25,6 +26,7 @@ with suppress(ImportError, AttributeError):  # of another PyTensor, where they a
     import_module("synkhronos._backends.vectorised.dispatch")
 
 type Seed = int | Sequence[int]
+type RandomSeed = Seed | np.random.Generator | np.random.RandomState | None  # as PyMC takes it
 
 
 @dataclass
@@ -48,7 +50,7 @@ class Calculation(Work):
         The number of draws in a block.
     """
 
-    function: Any
+    function: Function
     names: list[str]
     inputs: list[np.ndarray]
     sample_shape: tuple[int, ...]
@@ -136,12 +138,12 @@ class Calculation(Work):
         return first, time.perf_counter() - began
 
 
-def in_processes(function: Any) -> bool:
+def in_processes(function: Function) -> bool:
     """Whether other processes can compute a function as well; JAX has threads for all cores."""
     return not isinstance(function.maker.linker, JAXLinker)
 
 
-def seed_of(random_seed: Any) -> Seed:
+def seed_of(random_seed: RandomSeed) -> Seed:
     """A seed for `Calculation` from what PyMC's ``random_seed`` can be.
 
     Parameters

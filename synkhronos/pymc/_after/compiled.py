@@ -7,6 +7,6 @@ from typing import Any
 from synkhronos._backends.lean.mode import lean
 
 
-def fast(mode: Any) -> Any:
+def fast(mode: object) -> Any:
     """The mode with operations of this package's own where there are some, as in groups."""
     return lean(mode)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc.model import modelcontext
 from pymc.model.transform.conditioning import remove_value_transforms
 from pymc.pytensorf import resolve_backend_compile_kwargs
-from xarray import DataTree
+from xarray import Dataset, DataTree
 
 from synkhronos._errors import InputError
 from synkhronos.pymc._after.calculation import Calculation
@@ -23,17 +24,17 @@ from synkhronos.pymc._after.store import check_store
 
 
 def compute_log_likelihood(
-    idata: Any,
+    idata: DataTree,
     *,
     var_names: Sequence[str] | None = None,
     extend_inferencedata: bool = True,
-    model: Any = None,
+    model: pm.Model | None = None,
     sample_dims: Sequence[str] = ("chain", "draw"),
     progressbar: bool = True,
     backend: str | None = None,
-    compile_kwargs: dict[str, Any] | None = None,
+    compile_kwargs: dict[str, object] | None = None,
     cores: int | None = None,
-    store: Any = None,
+    store: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Compute the log-likelihood of each observation and draw, with all cores.
 
@@ -91,17 +92,17 @@ def compute_log_likelihood(
 
 
 def compute_log_prior(
-    idata: Any,
+    idata: DataTree,
     *,
     var_names: Sequence[str] | None = None,
     extend_inferencedata: bool = True,
-    model: Any = None,
+    model: pm.Model | None = None,
     sample_dims: Sequence[str] = ("chain", "draw"),
     progressbar: bool = True,
     backend: str | None = None,
-    compile_kwargs: dict[str, Any] | None = None,
+    compile_kwargs: dict[str, object] | None = None,
     cores: int | None = None,
-    store: Any = None,
+    store: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Compute the log-density of each free variable's prior for each draw, with all cores.
 
@@ -155,17 +156,17 @@ def compute_log_prior(
 
 
 def _compute_log_density(
-    idata: Any,
+    idata: DataTree,
     kind: str,
     *,
     var_names: Sequence[str] | None,
     extend: bool,
-    model: Any,
+    model: pm.Model | None,
     sample_dims: Sequence[str],
     progressbar: bool,
     mode: dict[str, Any],
     cores: int | None,
-    store: Any,
+    store: str | os.PathLike[str] | None,
 ) -> Any:
     what, group = f"compute_log_{kind}", f"log_{kind}"
     cores = checked(what, cores, progressbar)
@@ -215,7 +216,7 @@ class Density:
         All free variables.
     """
 
-    def __init__(self, model: Any, kind: str, var_names: Sequence[str] | None) -> None:
+    def __init__(self, model: pm.Model, kind: str, var_names: Sequence[str] | None) -> None:
         self.model = remove_value_transforms(model)  # draws have no transformed values
         observed = kind == "likelihood"
         target = self.model.observed_RVs if observed else self.model.free_RVs
@@ -256,7 +257,7 @@ class Density:
 
     def dataset(
         self, found: Mapping[str, np.ndarray], points: Points, sample_dims: Sequence[str]
-    ) -> Any:
+    ) -> Dataset:
         """The values of the names, or of some of them, as PyMC labels them."""
         coords, dims = coords_and_dims_for_inferencedata(self.model)
         return dict_to_dataset(
@@ -269,7 +270,7 @@ class Density:
         )
 
 
-def posterior_of(idata: Any, what: str) -> Any:
+def posterior_of(idata: DataTree, what: str) -> Dataset:
     """The posterior of a tree, as a dataset."""
     try:
         found = idata["posterior"]

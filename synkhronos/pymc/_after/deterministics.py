@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from arviz_base import dict_to_dataset
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc.model import modelcontext
 from pymc.pytensorf import resolve_backend_compile_kwargs
-from xarray import DataTree, merge
+from xarray import Dataset, DataTree, merge
 
 from synkhronos._errors import InputError
 from synkhronos.pymc._after.calculation import Calculation
@@ -25,19 +26,19 @@ _GROUP = "deterministics"
 
 
 def compute_deterministics(
-    dataset: Any,
+    dataset: Dataset | DataTree,
     *,
     group: str | None = None,
     var_names: Sequence[str] | None = None,
-    model: Any = None,
+    model: pm.Model | None = None,
     sample_dims: Sequence[str] = ("chain", "draw"),
     merge_dataset: bool = False,
     extend_dataset: bool = False,
     progressbar: bool = True,
     backend: str | None = None,
-    compile_kwargs: dict[str, Any] | None = None,
+    compile_kwargs: dict[str, object] | None = None,
     cores: int | None = None,
-    store: Any = None,
+    store: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Compute deterministic variables for each draw, with all cores.
 
@@ -138,7 +139,7 @@ def compute_deterministics(
     return merge([of_group, new], compat="override") if merge_dataset else new
 
 
-def _selected(dataset: Any, group: str | None) -> Any:
+def _selected(dataset: Dataset | DataTree, group: str | None) -> Dataset | DataTree:
     """The group of a tree, as PyMC chooses it."""
     whole = isinstance(dataset, DataTree) and dataset.children
     if not whole:

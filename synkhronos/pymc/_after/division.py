@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from xarray import DataTree
@@ -32,7 +32,7 @@ _NOTE_SECONDS = 1.0  # between two notes in a store
 
 
 @dataclass(frozen=True)
-class ComputeParts(Command):
+class ComputeShare(Command):
     """Compute a member's share of a work.
 
     Attributes
@@ -130,11 +130,11 @@ def divided(
         if size == 1:
             yield Division(work, None, what, bar)
             return
-        ComputeParts.forked_with = work
+        ComputeShare.forked_with = work
         try:
             group = Group(size, mpi=False, stall_warning=None)
         finally:
-            ComputeParts.forked_with = None
+            ComputeShare.forked_with = None
         try:
             yield Division(work, group, what, bar)
         finally:
@@ -167,7 +167,7 @@ class Division:
         self._done = 0
         self._noted = 0.0
 
-    def empty(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
+    def empty(self, shape: Sequence[int], dtype: np.dtype | type) -> np.ndarray:
         """A new array that all processes share."""
         make = np.empty if self._group is None else self._group.arena.empty
         return make(shape, dtype)
@@ -189,7 +189,7 @@ class Division:
         stored = target if isinstance(target, Store) else None
         arrays = target.arrays if isinstance(target, InMemory) else ()
         refs = tuple(group.arena.ref(array) for array in arrays)
-        task = group.start(ComputeParts(packed, refs, stored), self._what)
+        task = group.start(ComputeShare(packed, refs, stored), self._what)
         theirs: int | None = None  # once they are done
         try:
             with group.member.on_node.core_limit:

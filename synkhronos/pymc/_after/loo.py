@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
 from arviz_base import rcParams
 from arviz_stats import loo as arviz_loo
@@ -35,16 +36,16 @@ _RTOL = 1e-9  # of log-likelihoods of some rows, computed apart and with all
 
 
 def loo(
-    data: Any,
+    data: DataTree,
     pointwise: bool | None = None,
     var_name: str | None = None,
     reff: float | None = None,
     *,
-    model: Any = None,
-    log_jacobian: Any = None,
+    model: pm.Model | None = None,
+    log_jacobian: DataArray | None = None,
     progressbar: bool = True,
     backend: str | None = None,
-    compile_kwargs: dict[str, Any] | None = None,
+    compile_kwargs: dict[str, object] | None = None,
     cores: int | None = None,
 ) -> Any:
     """Estimate the expected log predictive density by PSIS-LOO, without a matrix of all draws.
@@ -157,7 +158,7 @@ def _of_group(group: Dataset, name: str | None, tail: int) -> tuple[DataArray, L
 
 
 def _of_model(
-    model: Any, name: str | None, posterior: Dataset, tail: int, given: dict[str, Any]
+    model: pm.Model, name: str | None, posterior: Dataset, tail: int, given: dict[str, object]
 ) -> tuple[DataArray, LooRows]:
     """The labels of the rows, and the work, from log-likelihoods that are computed."""
     name = _chosen(name, [v.name for v in model.observed_RVs], "the model")
@@ -214,7 +215,7 @@ def _chosen(name: str | None, names: Sequence[str], where: str) -> str:
     return name
 
 
-def _jacobian(given: Any, rows: DataArray) -> np.ndarray | float:
+def _jacobian(given: DataArray | None, rows: DataArray) -> np.ndarray | float:
     if given is None:
         return 0.0
     if not isinstance(given, DataArray) or set(given.dims) != set(rows.dims):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from pytensor.compile import Function
+from xarray import DataArray
 
 from synkhronos.pymc._after.calculation import in_processes
 from synkhronos.pymc._after.pareto import smooth
@@ -76,11 +77,11 @@ class StoredRows(LooRows):
         The rows are its first axis, and the dimensions of the draws its last ones.
     """
 
-    values: Any
+    values: DataArray
 
     @property
     def in_processes(self) -> bool:
-        return isinstance(self.values.variable._data, np.ndarray)  # others may have threads
+        return not self.values.encoding  # of a file, whose reader may have threads
 
     def log_likelihoods(self, rows: range) -> np.ndarray:
         found = self.values[rows.start : rows.stop].values
@@ -99,7 +100,7 @@ class ModelRows(LooRows):
         The values of the other inputs, of shape ``(draws, ...)``.
     """
 
-    function: Any
+    function: Function
     inputs: list[np.ndarray]
 
     @property

@@ -31,6 +31,46 @@ _EPSILON = 10 * float(np.finfo(float).eps)  # weights below are left out
 _TINY = float(np.finfo(float).tiny)
 
 
+def _fit_tail(excess: np.ndarray, b: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """The shape and scale of a generalised Pareto distribution; the last two arrays are scratch."""
+    n, grid = len(excess), len(b)
+    quartile = excess[int((n / 4 + 0.5) - 1)]
+    if not quartile > excess[0]:
+        return np.nan, np.nan
+    most = -np.inf
+    for g in range(grid):
+        b[g] = (1 - np.sqrt(grid / (g + 0.5))) / (3 * quartile) + 1 / excess[n - 1]
+        added = 0.0
+        for i in range(n):
+            added += _log1p(-b[g] * excess[i])
+        k = added / n
+        weights[g] = n * (np.log(-b[g] / k) - k - 1)
+        most = max(most, weights[g])
+    total = 0.0
+    for g in range(grid):
+        weights[g] = np.exp(weights[g] - most)
+        total += weights[g]
+    kept, mean = 0.0, 0.0
+    for g in range(grid):
+        weight = weights[g] / total
+        if weight >= _EPSILON:
+            kept += weight
+            mean += b[g] * weight
+    mean /= kept
+    added = 0.0
+    for i in range(n):
+        added += _log1p(-mean * excess[i])
+    k = added / n
+    shape = (n * k + 5.0) / (n + 10)  # a prior of 10 draws around 0.5
+    if np.isnan(shape):
+        return np.inf, np.nan
+    return shape, -k / mean
+
+
+_VERSION = f"vectorised-{VERSION}"
+_fit = njit(_fit_tail, version=_VERSION, vectorised=True)
+
+
 def tail_length(draws: int, r_eff: float) -> int:
     """The number of draws in the tail, of the largest weights.
 
@@ -74,7 +114,7 @@ def smooth(
 
 @functools.cache
 def _compiled() -> Callable[..., None]:
-    return njit(_smooth_rows, version=f"vectorised-{VERSION}", vectorised=True)
+    return njit(_smooth_rows, version=_VERSION, vectorised=True)
 
 
 def _smooth_rows(
@@ -120,37 +160,7 @@ def _smooth_rows(
         for i in range(n):
             excess[i] = _exp(tail[i]) - cutoff
 
-        shape, scale = np.nan, np.nan
-        quartile = excess[int((n / 4 + 0.5) - 1)]
-        if quartile > excess[0]:
-            most = -np.inf
-            for g in range(grid):
-                b[g] = (1 - np.sqrt(grid / (g + 0.5))) / (3 * quartile) + 1 / excess[n - 1]
-                added = 0.0
-                for i in range(n):
-                    added += _log1p(-b[g] * excess[i])
-                k = added / n
-                k_of_b[g] = n * (np.log(-b[g] / k) - k - 1)
-                most = max(most, k_of_b[g])
-            total = 0.0
-            for g in range(grid):
-                k_of_b[g] = np.exp(k_of_b[g] - most)
-                total += k_of_b[g]
-            kept, mean = 0.0, 0.0
-            for g in range(grid):
-                w = k_of_b[g] / total
-                if w >= _EPSILON:
-                    kept += w
-                    mean += b[g] * w
-            mean /= kept
-            added = 0.0
-            for i in range(n):
-                added += _log1p(-mean * excess[i])
-            k = added / n
-            scale = -k / mean
-            shape = (n * k + 5.0) / (n + 10)
-            if np.isnan(shape):
-                shape, scale = np.inf, np.nan
+        shape, scale = _fit(excess, b, k_of_b)
         pareto_k[r] = shape
 
         if np.isfinite(shape):

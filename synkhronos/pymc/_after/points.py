@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from pytensor.compile import Function
 from xarray import DataArray, Dataset
 
 from synkhronos._errors import InputError
@@ -26,7 +26,7 @@ class Points:
 
     sample_shape: tuple[int, ...]
     coords: dict[str, DataArray]
-    _values: Mapping[str, Any]
+    _values: Mapping[str, DataArray | np.ndarray]
 
     @staticmethod
     def of_dataset(dataset: Dataset, sample_dims: Sequence[str]) -> Points:
@@ -43,8 +43,8 @@ class Points:
         return Points(shape, coords, arrays)
 
     @staticmethod
-    def of_list(points: Sequence[Mapping[str, Any]]) -> Points:
-        """The draws of a list of points, as of one chain."""
+    def of_list(points: Sequence[Mapping[str, np.ndarray]]) -> Points:
+        """The draws of a list of points, which count as one chain."""
         stacked = {name: np.stack([point[name] for point in points])[None] for name in points[0]}
         return Points((1, len(points)), {}, stacked)
 
@@ -53,7 +53,7 @@ class Points:
         found = np.asarray(self._values[name]).astype(dtype, copy=False)
         return found.reshape((-1, *found.shape[len(self.sample_shape) :]))
 
-    def inputs_of(self, function: Any, names: Sequence[str]) -> list[np.ndarray]:
+    def inputs_of(self, function: Function, names: Sequence[str]) -> list[np.ndarray]:
         """All values of the inputs of a function, which are variables of these names."""
         if missing := [name for name in names if name not in self._values]:
             raise InputError(f"the draws have no variable {missing[0]!r}: {sorted(self._values)}")

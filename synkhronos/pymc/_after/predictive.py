@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +16,7 @@ from xarray import Dataset, DataTree
 
 from synkhronos._checks import check_integer, shown
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos.pymc._after.calculation import Calculation, seed_of
+from synkhronos.pymc._after.calculation import Calculation, RandomSeed, seed_of
 from synkhronos.pymc._after.compiled import fast
 from synkhronos.pymc._after.division import checked, results
 from synkhronos.pymc._after.points import Points
@@ -39,7 +40,7 @@ class _Compiled:
 
 
 @contextmanager
-def _compiling(model: Any) -> Iterator[_Compiled]:
+def _compiling(model: pm.Model) -> Iterator[_Compiled]:
     """A context in which the function that the model compiles is kept; it is compiled for speed."""
     kept = _Compiled()
     compile_fn = model.compile_fn
@@ -59,23 +60,23 @@ def _compiling(model: Any) -> Iterator[_Compiled]:
 
 def sample_posterior_predictive(
     trace: Any,
-    model: Any = None,
+    model: pm.Model | None = None,
     *,
     var_names: str | list[str] | None = None,
     sample_vars: str | list[str] | None = None,
     freeze_vars: str | list[str] | None = None,
     sample_dims: list[str] | None = None,
-    random_seed: Any = None,
+    random_seed: RandomSeed = None,
     progressbar: bool = True,
-    progressbar_theme: Any = None,
+    progressbar_theme: object = None,
     return_inferencedata: bool = True,
     extend_inferencedata: bool = False,
     predictions: bool = False,
-    idata_kwargs: dict[str, Any] | None = None,
+    idata_kwargs: dict[str, object] | None = None,
     backend: str | None = None,
-    compile_kwargs: dict[str, Any] | None = None,
+    compile_kwargs: dict[str, object] | None = None,
     cores: int | None = None,
-    store: Any = None,
+    store: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Draw from the posterior predictive distribution with all cores.
 
@@ -199,7 +200,7 @@ def sample_posterior_predictive(
     return tree
 
 
-def _points(trace: Any, sample_dims: Sequence[str]) -> tuple[Points, Any]:
+def _points(trace: object, sample_dims: Sequence[str]) -> tuple[Points, object]:
     """The draws of a trace, and the same trace with its first draw only."""
     if isinstance(trace, DataTree):
         own = trace["posterior"] if "posterior" in trace.children else trace
@@ -233,7 +234,7 @@ def _arrays_of(own: Calculation | None, **how: Any) -> dict[str, np.ndarray]:
     return found
 
 
-def _extended(trace: Any, tree: DataTree) -> DataTree:
+def _extended(trace: object, tree: DataTree) -> DataTree:
     """The trace with the groups of the tree, if it is a tree."""
     if not isinstance(trace, DataTree):
         return tree
@@ -251,17 +252,17 @@ def _extended(trace: Any, tree: DataTree) -> DataTree:
 
 def sample_prior_predictive(
     draws: int = 500,
-    model: Any = None,
-    var_names: Any = None,
-    random_seed: Any = None,
+    model: pm.Model | None = None,
+    var_names: Iterable[str] | None = None,
+    random_seed: RandomSeed = None,
     return_inferencedata: bool = True,
-    idata_kwargs: dict[str, Any] | None = None,
+    idata_kwargs: dict[str, object] | None = None,
     backend: str | None = None,
-    compile_kwargs: dict[str, Any] | None = None,
+    compile_kwargs: dict[str, object] | None = None,
     *,
     progressbar: bool = True,
     cores: int | None = None,
-    store: Any = None,
+    store: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Draw from the prior and the prior predictive distribution with all cores.
 

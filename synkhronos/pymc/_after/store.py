@@ -7,15 +7,12 @@ kill or a full disk leaves whole chunks only.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from xarray import Dataset, DataTree, open_zarr
@@ -68,15 +65,7 @@ class StoredArray:
             places[-1] //= self.block
         path = Path(self.folder, "c", *map(str, places), *("0" for _ in self.event))
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f".{secrets.token_hex(8)}.new")
-        try:
-            with open(new, "xb") as file:
-                file.write(memoryview(np.ascontiguousarray(full)).cast("B"))
-            os.replace(new, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                new.unlink()
-            raise
+        files.replace(path, memoryview(np.ascontiguousarray(full)).cast("B"), lasting=False)
 
 
 @dataclass(frozen=True)
@@ -174,7 +163,7 @@ class Store:
         }
 
 
-def check_store(store: Any, groups: Sequence[str]) -> str | None:
+def check_store(store: object, groups: Sequence[str]) -> str | None:
     """The path of a store that can be written.
 
     Parameters
