@@ -151,7 +151,7 @@ def prepared(what: str, rows: int, draws: int) -> Any:
 
 
 def figures(what: str, rows: int, draws: int) -> dict[str, float]:
-    line = [sys.executable, "-P", __file__, "--measure", what, str(rows), str(draws)]
+    line = [sys.executable, __file__, "--measure", what, str(rows), str(draws)]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
