@@ -12,10 +12,15 @@ from typing import Any
 import arviz_stats
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import xarray as xr
-from after_models import FAMILIES, MODELS, ROWS, draws_of, several
+from after_models import FAMILIES, MODELS, ROWS, draws_of, groups, mixture, several
 from modes import FAST
+from pymc.model.transform.optimization import freeze_dims_and_data
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.math import Dot
 from scipy import stats
 from selection import thorough
 
@@ -23,6 +28,9 @@ import synkhronos as synk
 from synkhronos._errors import InputError, InputTypeError, WorkerDied, WorkerError
 from synkhronos.pymc._after import blocks, calculation, division, loo_rows, pareto, predictive
 from synkhronos.pymc._after.calculation import Calculation
+from synkhronos.pymc._after.densities import Density
+from synkhronos.pymc._after.points import Points
+from synkhronos.pymc._after.some_rows import SomeRows
 
 PLAIN = {"progressbar": False, "compile_kwargs": {"mode": FAST}}
 SIZES = (1, 2, 3)
@@ -216,6 +224,8 @@ def test_variables_of_the_trace_are_copied_or_drawn_as_pymc_decides() -> None:
     assert np.array_equal(found["b"], idata["posterior"]["b"])
     found = synk.pymc.sample_posterior_predictive(idata, model, var_names=["b"], **given)
     assert np.array_equal(found["b"], idata["posterior"]["b"])
+    with pytest.raises(InputError, match="no variable is drawn"):
+        synk.pymc.sample_posterior_predictive(idata, model, var_names=["b"], store="x", **PLAIN)
     found = synk.pymc.sample_posterior_predictive(idata, model, sample_vars=["double"], **given)
     assert list(found) == ["double"]
     assert np.array_equal(found["double"], 2 * idata["posterior"]["s"])
@@ -443,6 +453,25 @@ def test_compare_takes_results_and_options_are_those_of_arviz() -> None:
         synk.pymc.loo(tree, var_name="n", log_jacobian=jacobian.rename(row="r"), **PLAIN)
 
 
+@pytest.mark.parametrize(("make", "name"), [(several, "n"), (mixture, "y"), (groups, "y")])
+def test_some_rows_are_computed_from_these_rows(make: Callable[[], pm.Model], name: str) -> None:
+    """No function is computed for all rows, and the numbers are those of the whole."""
+    model = make()
+    density = Density(freeze_dims_and_data(model), "likelihood", [name])
+    [whole] = density.graphs
+    start, stop = pt.lscalar("start"), pt.lscalar("stop")
+    some = SomeRows(start, stop, ROWS).of(whole)
+    for variable in ancestors([some]):
+        if variable.owner is not None and isinstance(variable.owner.op, Elemwise | Dot):
+            assert ROWS not in variable.type.shape
+    function = density.compiled_from([some, whole], [*density.values, start, stop], {"mode": FAST})
+    points = Points.of_dataset(draws_of(model)["posterior"].to_dataset(), ("chain", "draw"))
+    given = [values[3, ...] for values in points.inputs_of(function, density.inputs)]
+    for first, last in ((0, ROWS), (5, 9), (29, 30), (4, 4)):
+        found, expected = function(*given, first, last)
+        assert np.allclose(found, expected[first:last], rtol=1e-12)
+
+
 def test_rows_with_a_large_pareto_k_are_named() -> None:
     model = several()
     idata = draws_of(model, 2, 60)
@@ -478,6 +507,21 @@ def test_smoothing_is_that_of_arviz(draws: int, odd: float | None) -> None:
     assert np.allclose(elpd, expected, rtol=1e-9, atol=1e-9, equal_nan=True)
     assert np.allclose(k, expected_k, rtol=1e-9, atol=1e-9, equal_nan=True)
     assert np.allclose(lppd - elpd, p, rtol=1e-8, atol=1e-8, equal_nan=True)
+
+
+@pytest.mark.usefixtures("zarr_ends")
+def test_one_point_without_dimensions_and_bools(tmp_path: Path) -> None:
+    """Also in a store."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", shape=3)
+        pm.Deterministic("positive", mu > 0)
+    point = xr.Dataset({"mu": ("k", [-1.0, 0.5, 2.0])})
+    given = {"model": model, "sample_dims": (), **PLAIN}
+    found = synk.pymc.compute_deterministics(point, **given)
+    xr.testing.assert_equal(found, pm.compute_deterministics(point, **given))
+    stored = synk.pymc.compute_deterministics(point, store=tmp_path / "x.zarr", **given)
+    assert stored["positive"].dtype == bool
+    xr.testing.assert_equal(stored.load(), found)
 
 
 def test_blocks_cover_all_draws() -> None:

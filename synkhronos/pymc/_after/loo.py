@@ -21,6 +21,7 @@ from xarray import DataArray, Dataset, DataTree
 
 from synkhronos._checks import check_number, or_none
 from synkhronos._errors import InputError
+from synkhronos.pymc._after.calculation import in_processes
 from synkhronos.pymc._after.densities import Density, posterior_of
 from synkhronos.pymc._after.division import checked, divided
 from synkhronos.pymc._after.loo_rows import LooRows, ModelRows, StoredRows
@@ -166,6 +167,10 @@ def _of_model(
     points = Points.of_dataset(posterior, _SAMPLE_DIMS)
     [whole] = density.graphs
     plain = density.compiled(given)
+    if not in_processes(plain):
+        raise InputError(
+            'loo: mode JAX compiles no blocks of rows: name another one, as in backend="numba"'
+        )
     inputs = points.inputs_of(plain, density.inputs)
     first = plain(*[values[0, ...] for values in inputs])[0]
     axes = whole if whole.type.ndim else whole.dimshuffle("x")

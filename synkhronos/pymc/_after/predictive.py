@@ -191,6 +191,8 @@ def sample_posterior_predictive(
             points.sample_shape,
             seed,
         )
+    if path is not None and own is None:
+        raise InputError(f"{what}: store=: no variable is drawn, all are copied from the trace")
     if not return_inferencedata:
         arrays = _arrays_of(own, **how)
         return {name: copied[name] if name in copied else arrays[name] for name in one}

@@ -139,7 +139,9 @@ class Store:
                     dtype=variable.dtype,
                     filters=None,
                     compressors=None,
-                    fill_value=np.nan if variable.dtype.kind == "f" else 0,
+                    fill_value=np.array(
+                        np.nan if variable.dtype.kind == "f" else 0, variable.dtype
+                    )[()],
                     dimension_names=[str(dim) for dim in variable.dims],
                     attributes=dict(variable.attrs),
                 )
