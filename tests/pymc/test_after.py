@@ -139,7 +139,11 @@ def test_each_draw_has_a_stream_of_its_own() -> None:
         return found["posterior_predictive"]["n"].values
 
     every = draws(idata, 3)
-    assert not np.array_equal(every[0], every[1])
+    values = idata["posterior"].to_dataset().isel(chain=[0, 0, 1], draw=[0, 0, 1])
+    values["s"][:] = values["b"][:] = 1.0
+    same = idata.copy()
+    same["posterior"] = xr.DataTree(values.assign_coords(chain=range(3), draw=range(3)))
+    assert len({row.tobytes() for row in draws(same, 3).reshape(9, -1)}) == 9
     first = idata.copy()
     first["posterior"] = xr.DataTree(idata["posterior"].to_dataset().isel(chain=[0]))
     assert np.array_equal(draws(first, 3)[0], every[0])
@@ -259,17 +263,17 @@ def test_results_are_not_copied() -> None:
 def test_a_store_has_the_same_values_and_is_read_lazily(tmp_path: Path, cores: int) -> None:
     model = several()
     store = tmp_path / "after.zarr"
-    given = {"cores": cores, **PLAIN}
+    given, alone = {"cores": cores, **PLAIN}, {"cores": 1, **PLAIN}
     with model:
         idata = draws_of(model)
-        expected = synk.pymc.compute_log_likelihood(idata.copy(), **PLAIN)
+        expected = synk.pymc.compute_log_likelihood(idata.copy(), **alone)
         tree = synk.pymc.compute_log_likelihood(idata.copy(), store=store, **given)
-        drawn = synk.pymc.sample_posterior_predictive(idata, random_seed=3, **PLAIN)
+        drawn = synk.pymc.sample_posterior_predictive(idata, random_seed=3, **alone)
         stored = synk.pymc.sample_posterior_predictive(idata, random_seed=3, store=store, **given)
         prior = synk.pymc.sample_prior_predictive(5, random_seed=3, store=store, **given)
-        in_memory = synk.pymc.sample_prior_predictive(5, random_seed=3, **PLAIN)
+        in_memory = synk.pymc.sample_prior_predictive(5, random_seed=3, **alone)
         det = synk.pymc.compute_deterministics(idata, store=store, **given)
-        xr.testing.assert_equal(det, synk.pymc.compute_deterministics(idata, **PLAIN))
+        xr.testing.assert_equal(det, synk.pymc.compute_deterministics(idata, **alone))
     assert not isinstance(tree["log_likelihood"]["n"].variable._data, np.ndarray)
     whole = xr.open_datatree(store, engine="zarr", consolidated=False)
     for found, there in ((tree, expected), (stored, drawn), (prior, in_memory)):
