@@ -24,7 +24,7 @@ from synkhronos.pymc._after.store import check_store
 
 
 class _Compiled:
-    """What PyMC compiles while it makes one draw: its decisions about every variable.
+    """The function that PyMC compiles for one draw, and with it its decisions about every variable.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ def sample_posterior_predictive(
         Accepted, and ignored.
     cores : int, optional
         The number of processes at most. Default: one for each core that this process may use.
-        What takes less time than to start a process is computed by this one.
+        This process alone computes if that takes less time than to start others.
     store : path, optional
         Write the draws into this zarr store as they come, and return a tree that reads them when
         they are used. The group ``posterior_predictive``, or ``predictions``, must not be there.

@@ -1,4 +1,4 @@
-"""What can be divided over processes: parts that are computed apart, and where results go."""
+"""Work that can be divided over processes: parts that are computed apart, and places of results."""
 
 from __future__ import annotations
 
