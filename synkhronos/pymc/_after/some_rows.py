@@ -1,8 +1,8 @@
 """The graph of some rows of a variable, computed from these rows of its inputs where possible.
 
 PyTensor's own rewrites move a slice through an operation only if nothing else uses the result. Here
-each operation that keeps rows apart is made again on the slice. Other operations stay whole, and their
-results are sliced: that takes longer, and is right as well.
+each operation that keeps rows apart is made again on the slice. Other operations
+stay whole, and their results are sliced: that takes longer, and is right as well.
 """
 
 from __future__ import annotations
