@@ -196,10 +196,10 @@ class Division:
                 mine = share(self._work.parts, group.rank, group.size)
                 for done in self._work.compute(mine, target):
                     counted = sum(task.progress()) if theirs is None else theirs
-                    if theirs is None and task.done:
-                        task.wait()  # raises if one of them has failed
-                        theirs = counted
                     self._tell(done + counted, target)
+                    if theirs is None and task.done:
+                        theirs = sum(task.progress())
+                        task.wait()  # raises if one of them has failed
             if theirs is None:
                 task.wait()
         except BaseException:
