@@ -20,6 +20,7 @@ from synkhronos._api.advice import PARTS, ROUND_SECONDS, Timing, seconds_of, sec
 from synkhronos._api.advice import Advice as FunctionAdvice
 from synkhronos._api.tables import percent
 from synkhronos._backends.jax import runs_jax
+from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError
 from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos.pymc._evaluator import Evaluator
@@ -195,7 +196,7 @@ class Gradient:
         return leaf
 
 
-def gradient_of(model: Any, mode: Any) -> Gradient:
+def gradient_of(model: Any, mode: ModeLike) -> Gradient:
     """The model's value and gradient as it is now, near the initial point.
 
     At the initial point itself many models have equal rows. The processor then predicts every
@@ -224,7 +225,7 @@ def gradient_of(model: Any, mode: Any) -> Gradient:
 
 
 def measure_mode(
-    model: Any, evaluator: Evaluator, size: int, mode: Any, plain: Gradient
+    model: Any, evaluator: Evaluator, size: int, mode: ModeLike, plain: Gradient
 ) -> ModeAdvice:
     """Measure a model that `evaluator` divides over `size` members, in one mode."""
     with ThreadLimits(1):

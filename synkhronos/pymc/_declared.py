@@ -57,7 +57,7 @@ class Declared:
         An entry is neither.
     """
 
-    def __init__(self, model: Any, row_wise: Sequence[Any]) -> None:
+    def __init__(self, model: Any, row_wise: Sequence[object]) -> None:
         if isinstance(row_wise, str) or not isinstance(row_wise, Sequence):
             raise InputTypeError(
                 f"row_wise={shown(row_wise)}: give a list of classes of operations, or of names of "

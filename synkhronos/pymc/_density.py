@@ -16,7 +16,7 @@ from pytensor.compile.builders import FinalizedOpFromGraph, OpFromGraph
 from pytensor.compile.mode import optdb
 from pytensor.compile.rewriting import destructive_rewrite_ofg_inner_graph
 from pytensor.gradient import DisconnectedType
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import get_active_mode, graph_rewriter
@@ -46,16 +46,18 @@ class Density(OpFromGraph):
         For each input, whether there is a gradient by it.
     """
 
-    def __init__(self, inputs: list[Any], outputs: list[Any], smooth: tuple[bool, ...]) -> None:
+    def __init__(
+        self, inputs: list[Variable], outputs: list[Variable], smooth: tuple[bool, ...]
+    ) -> None:
         super().__init__(inputs, outputs, name="density", on_unused_input="ignore")
         self.smooth = smooth
-        self._in_python: Callable[..., Any] | None = None
+        self._in_python: Callable[..., list[object]] | None = None
 
-    def connection_pattern(self, node: Any) -> list[list[bool]]:
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """Outputs depend on the inputs by which there is a gradient."""
         return [[smooth] * len(node.outputs) for smooth in self.smooth]
 
-    def perform(self, node: Any, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
         """Evaluate the graph in Python; numba and JAX do not come here."""
         if self._in_python is None:
             graph = self.fgraph.unfreeze()
@@ -65,7 +67,7 @@ class Density(OpFromGraph):
         for storage, value in zip(output_storage, self._in_python(*inputs), strict=True):
             storage[0] = value
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_in_python": None}
 
     def pullback(
@@ -79,7 +81,7 @@ class Density(OpFromGraph):
         return [v if smooth else DisconnectedType()() for v, smooth in pairs]
 
 
-def density(likelihood: Likelihood, data: Sequence[Sequence[Any]]) -> list[Any]:
+def density(likelihood: Likelihood, data: Sequence[Sequence[Variable]]) -> list[Any]:
     """The outputs of a `Density` in the model's graph.
 
     Parameters
@@ -135,7 +137,7 @@ class CompiledDensity(FinalizedOpFromGraph):
 
 
 @graph_rewriter  # type: ignore[untyped-decorator]
-def _inline(fgraph: Any) -> None:
+def _inline(fgraph: FunctionGraph) -> None:
     """Modes without numba get the graph, with PyTensor's own operations."""
     if isinstance(get_active_mode(fgraph).linker, NumbaLinker):
         return
@@ -148,7 +150,7 @@ def _inline(fgraph: Any) -> None:
 
 
 @graph_rewriter  # type: ignore[untyped-decorator]
-def _finish(fgraph: Any) -> None:
+def _finish(fgraph: FunctionGraph) -> None:
     """For numba the graph is rewritten as a member's; outputs that nobody reads are left out."""
     mode = get_active_mode(fgraph)
     if not isinstance(mode.linker, NumbaLinker):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.group import Group
 from synkhronos._errors import GroupClosed
 from synkhronos._host import cores as _cores
@@ -104,7 +105,7 @@ class Evaluator:
         The size of each chain's own group.
     """
 
-    def __init__(self, likelihood: Likelihood, mode: Any, group: Group, members: int) -> None:
+    def __init__(self, likelihood: Likelihood, mode: ModeLike, group: Group, members: int) -> None:
         self.likelihood = likelihood
         self.mode = mode
         self.members = members

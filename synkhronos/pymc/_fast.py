@@ -45,7 +45,7 @@ class SetData:
         self._model = model
         self._faster = faster
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
+    def __call__(self, *args: object, **kwargs: object) -> None:
         """Set the data, as `pymc.Model.set_data`."""
         type(self._model).set_data(self._model, *args, **kwargs)
         for data in self._faster.data:
@@ -122,7 +122,7 @@ def fast(
     model: Any = None,
     dim: str | None = None,
     *,
-    row_wise: Sequence[Any] = (),
+    row_wise: Sequence[object] = (),
     repeated: bool = True,
 ) -> Any:
     """A copy of a model whose log-density and gradient take less time on one core.

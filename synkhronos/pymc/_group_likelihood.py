@@ -20,6 +20,7 @@ from synkhronos._backends.jax import runs_jax
 from synkhronos._engine.commands.base import Command, CommandCache
 from synkhronos._engine.commands.call import Call, compile_alone, compute_call
 from synkhronos._engine.function_plan import plan
+from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.group import Group, Task
 from synkhronos._engine.progress import telling
 from synkhronos._engine.replicas import Answer, Replica, Variant
@@ -157,7 +158,7 @@ class Evaluate(Command):
 class GroupLikelihood:
     """A likelihood in one group: functions, data in shared memory, and the command."""
 
-    def __init__(self, group: Group, likelihood: Likelihood, mode: Any) -> None:
+    def __init__(self, group: Group, likelihood: Likelihood, mode: ModeLike) -> None:
         self.group = group
         self._likelihood = likelihood
         names = ", ".join(likelihood.names)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from synkhronos._backends.mpi import launch
+from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError
 from synkhronos.pymc._advice import ChainPlan, ModeAdvice
 from synkhronos.pymc._chain_processes import sample_in_processes
@@ -77,7 +78,7 @@ class Sampling(Parallel):
         """The number of chains at a time, with the members that the user asked for."""
         return 1 if self._in_turn else max(1, min(chains, self._cores // (self._asked or 1)))
 
-    def _plan_chains(self, chains: int, members: int | None, mode: Any) -> None:
+    def _plan_chains(self, chains: int, members: int | None, mode: ModeLike) -> None:
         """As the user asked, else as is fastest by the advice; restore the model if that is one."""
         assert self.group is not None
         assert self._evaluator is not None

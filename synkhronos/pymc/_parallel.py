@@ -18,6 +18,7 @@ import synkhronos.pymc._numba  # noqa: F401 (registers the operation)
 from synkhronos._api.advice import seconds_of
 from synkhronos._backends.compile_cache import fills_cache_of_numba
 from synkhronos._checks import options_checked
+from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.progress import tell, telling
@@ -78,9 +79,9 @@ class Parallel(ProcessBound):
         members: int | None = None,
         members_per_chain: int | None = None,
         chains: int | None = None,
-        mode: Any = None,
+        mode: ModeLike = None,
         min_speedup: float | None = None,
-        row_wise: Sequence[Any] = (),
+        row_wise: Sequence[object] = (),
         repeated: bool = True,
     ) -> None:
         self.model = model = model_of(model)
@@ -113,7 +114,7 @@ class Parallel(ProcessBound):
         names = ", ".join(self.names) or "nothing"
         return f"<synkhronos.pymc.Parallel of {names} by {self.group or 'no group: closed'}>"
 
-    def _divide(self, terms: Terms, mode: Any, members_per_chain: int) -> None:
+    def _divide(self, terms: Terms, mode: ModeLike, members_per_chain: int) -> None:
         model = self.model
         assert self.group is not None
         # the mode and the group of later divisions, of the observed terms without Potentials
@@ -180,7 +181,7 @@ class Parallel(ProcessBound):
         finally:
             evaluator.leave()
 
-    def _stay_if(self, plain: Gradient, mode: Any, wanted: float) -> None:
+    def _stay_if(self, plain: Gradient, mode: ModeLike, wanted: float) -> None:
         """Restore the model if the measured speed-up is below `wanted`."""
         alone = plain.amid_sampling()
         together = gradient_of(self.model, mode).amid_sampling()
@@ -199,7 +200,7 @@ class Parallel(ProcessBound):
         self.close()
         self.names = []
 
-    def _plan_chains(self, chains: int, members: int | None, mode: Any) -> None:
+    def _plan_chains(self, chains: int, members: int | None, mode: ModeLike) -> None:
         """Choose how the chains share the cores: as the user asked, else the fastest predicted."""
         cores = len(_cores.available())
         assert self._evaluator is not None
@@ -214,17 +215,17 @@ class Parallel(ProcessBound):
             self._evaluator.give_each_chain(self.plan.members)
         tell(str(self.plan))
 
-    def _measured(self, mode: Any, cores: int) -> Advice:
+    def _measured(self, mode: ModeLike, cores: int) -> Advice:
         """The advice for this model, measured with its group."""
         timing = self._timing(mode, self._plain_gradient(mode))
         return Advice(tuple(self.names), (), cores, (timing,))
 
-    def _timing(self, mode: Any, plain: Gradient) -> ModeAdvice:
+    def _timing(self, mode: ModeLike, plain: Gradient) -> ModeAdvice:
         assert self._evaluator is not None
         assert self.group is not None
         return measure_mode(self.model, self._evaluator, self.group.size, mode, plain)
 
-    def _plain_gradient(self, mode: Any) -> Gradient:
+    def _plain_gradient(self, mode: ModeLike) -> Gradient:
         """The gradient of the model as it was before it was divided."""
         divided = vars(self.model).pop("logp")
         forget_compiled(self.model)
@@ -288,7 +289,7 @@ class _Measured(Parallel):
         mode = self._made_for[0]
         return self._timing(mode, self._plain or self._plain_gradient(mode))
 
-    def change_mode(self, mode: Any) -> None:
+    def change_mode(self, mode: ModeLike) -> None:
         """Divide the same terms for another mode; raises what compiling in it raises."""
         divided, before = vars(self.model)["logp"], self._evaluator
         assert before is not None
@@ -328,9 +329,9 @@ def parallel(
     members: int | None = None,
     members_per_chain: int | None = None,
     chains: int | None = None,
-    mode: Any = None,
+    mode: ModeLike = None,
     min_speedup: float | None = None,
-    row_wise: Sequence[Any] = (),
+    row_wise: Sequence[object] = (),
     repeated: bool = True,
 ) -> Parallel:
     """Divide a model: each member evaluates the likelihood of its rows.
@@ -421,7 +422,7 @@ def advise(
     *,
     members: int | None = None,
     modes: Sequence[str] | None = None,
-    row_wise: Sequence[Any] = (),
+    row_wise: Sequence[object] = (),
     repeated: bool = True,
 ) -> Advice:
     """Measure a model and predict the speed-up of dividing it, before it is sampled.

@@ -25,7 +25,7 @@ from synkhronos.pymc._terms import Term
 
 
 class Evaluates(Protocol):
-    """What evaluates a likelihood: members, or this process alone."""
+    """An evaluation of a likelihood: by members, or in this process alone."""
 
     likelihood: Likelihood
 

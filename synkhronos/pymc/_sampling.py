@@ -12,6 +12,7 @@ from pymc.sampling.mcmc import NUTPIE_INSTALLED
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 
+from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.progress import tell
 from synkhronos._errors import InputError
 from synkhronos._host import cores as _cores
@@ -85,7 +86,7 @@ class OnOneCore(Faster):
         return pm_sample(**{**self._given, **kwargs})
 
 
-def sampler_of(model: Any, given: Mapping[str, Any]) -> str:
+def sampler_of(model: Any, given: Mapping[str, object]) -> str:
     """The sampler that `pm.sample` takes with these arguments."""
     if given.get("nuts_sampler") is not None:
         return str(given["nuts_sampler"])
@@ -111,8 +112,8 @@ def sample(
     cores: int | None = None,
     dim: str | None = None,
     members_per_chain: int | None = None,
-    mode: Any = None,
-    row_wise: Sequence[Any] = (),
+    mode: ModeLike = None,
+    row_wise: Sequence[object] = (),
     repeated: bool = True,
     **kwargs: Any,
 ) -> Any:

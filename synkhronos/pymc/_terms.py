@@ -124,7 +124,7 @@ class Terms:
         ]
 
 
-def read_model(model: Any, dim: str | None, row_wise: Sequence[Any] = ()) -> Terms:
+def read_model(model: Any, dim: str | None, row_wise: Sequence[object] = ()) -> Terms:
     """Read all observed terms and all Potentials of a model.
 
     Raises
