@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from synkhronos.pymc._fast import fast as fast
     from synkhronos.pymc._parallel import Parallel as Parallel
     from synkhronos.pymc._parallel import advise as advise
+    from synkhronos.pymc._parallel import divide as divide
     from synkhronos.pymc._parallel import parallel as parallel
     from synkhronos.pymc._sampling import sample as sample
 
@@ -65,6 +66,7 @@ _HOMES = {
     "compute_deterministics": "_after.deterministics",
     "compute_log_likelihood": "_after.densities",
     "compute_log_prior": "_after.densities",
+    "divide": "_parallel",
     "fast": "_fast",
     "loo": "_after.loo",
     "parallel": "_parallel",
@@ -79,6 +81,7 @@ __all__ = [
     "compute_deterministics",
     "compute_log_likelihood",
     "compute_log_prior",
+    "divide",
     "fast",
     "loo",
     "parallel",

@@ -36,7 +36,7 @@ _FIRST, _BEFORE_INNER_GRAPHS = -0.02, 49.55
 
 
 class Density(OpFromGraph):
-    """theta, latents, data -> log-density, its gradient by theta, its gradients by latents.
+    """Sources, data -> log-density, its gradients by the smooth sources.
 
     Parameters
     ----------
@@ -81,8 +81,10 @@ class Density(OpFromGraph):
         return [v if smooth else DisconnectedType()() for v, smooth in pairs]
 
 
-def density(likelihood: Likelihood, data: Sequence[Sequence[Variable]]) -> list[Any]:
-    """The outputs of a `Density` in the model's graph.
+def density(
+    likelihood: Likelihood, data: Sequence[Sequence[Variable]], sources: Sequence[Variable]
+) -> list[Any]:
+    """The outputs of a `Density`: the log-density, and the gradient by each smooth source.
 
     Parameters
     ----------
@@ -90,46 +92,50 @@ def density(likelihood: Likelihood, data: Sequence[Sequence[Variable]]) -> list[
     data : sequence of sequence of Variable
         For each of its parts, constants or shared variables: the arrays with rows, then those that
         are needed whole.
+    sources : sequence of Variable
+        In place of the pieces of theta, and of the latents.
     """
-    given = [likelihood.theta, *likelihood.latents]
-    places = [v.type() for v in given]
-    inputs, outer = list(places), list(given)
-    total: Any = None
-    by_latents: dict[int, Any] = {}
+    places = [v.type() for v in sources]
+    inputs, outer, values = list(places), list(sources), []
+    gradients: dict[int, list[Any]] = {}
     for part, arrays in zip(likelihood.parts, data, strict=True):
         made = [v.type() for v in arrays]
-        flat, *gradients = _applied(part, places, made)
-        total = flat if total is None else total + flat
-        smooth = [i for i in part.latents if is_smooth(likelihood.latents[i])]
-        by_latents |= zip(smooth, gradients, strict=True)
         inputs += made
         outer += arrays
-    by_theta = total[1:].astype(likelihood.theta.type.dtype)
-    latents = [
-        by_latents.get(i, pt.zeros_like(v)).astype(v.type.dtype)
-        for i, v in enumerate(places[1:])
-        if is_smooth(v)
+        value, found = _applied(part, likelihood, places, made)
+        values.append(value)
+        for i, gradient in found.items():
+            gradients.setdefault(i, []).append(gradient)
+    smooth = [is_smooth(v) for v in places]
+    by_sources = [
+        (pt.add(*found) if (found := gradients.get(i)) else pt.zeros_like(v)).astype(v.type.dtype)
+        for i, v in enumerate(places)
+        if smooth[i]
     ]
-    smooth_inputs = [is_smooth(v) for v in places] + [False] * (len(inputs) - len(places))
-    operation = Density(inputs, [total[0], by_theta, *latents], tuple(smooth_inputs))
-    found: list[Any] = operation(*outer, return_list=True)
-    return found
+    flags = (*smooth, *[False] * (len(inputs) - len(places)))
+    operation = Density(inputs, [pt.add(*values).astype("float64"), *by_sources], flags)
+    outputs: list[Any] = operation(*outer, return_list=True)
+    return outputs
 
 
-def _applied(part: DividedTerms, places: Sequence[Any], made: Sequence[Any]) -> list[Any]:
-    """The outputs of a part, on places of theta, of latents and of data."""
-    theta, *latents = places
-    rowed = [*[latents[i] for i in part.latents], *made]
-    count = len(part.scattered)
-    pairs = zip(
-        [*part.scattered, *part.broadcast],
-        [*rowed[:count], theta, *rowed[count:]],
-        strict=True,
+def _applied(
+    part: DividedTerms, likelihood: Likelihood, places: Sequence[Any], made: Sequence[Any]
+) -> tuple[Any, dict[int, Any]]:
+    """The value of a part on places of sources and data, and the gradients by number of place."""
+    number = {p: i for i, p in enumerate(likelihood.pieces)}
+    latents = [len(number) + i for i in part.latents]
+    pieces = [number[p] for p in part.pieces]
+    smooth = [i for i in latents if is_smooth(places[i])]
+    theta, *whole = part.broadcast  # in place of theta there are the pieces
+    del theta
+    given = [*[places[i] for i in [*pieces, *latents]], *made]
+    pairs = zip([*part.pieces.values(), *part.scattered, *whole], given, strict=True)
+    value, *found = clone_replace(
+        [part.value, *part.by_pieces.values(), *part.by_latents],
+        replace=[(a, b.astype(a.type.dtype)) for a, b in pairs],
+        rebuild_strict=False,
     )
-    found: list[Any] = clone_replace(
-        part.outputs, replace=[(a, b.astype(a.type.dtype)) for a, b in pairs], rebuild_strict=False
-    )
-    return found
+    return value, dict(zip([*[number[p] for p in part.by_pieces], *smooth], found, strict=True))
 
 
 class CompiledDensity(FinalizedOpFromGraph):

@@ -22,7 +22,7 @@ from synkhronos.pymc._divided import (
     point_of,
     refuse_divided,
 )
-from synkhronos.pymc._in_process import DataInGraph, InProcess
+from synkhronos.pymc._in_process import DataInGraph, InProcess, sources_of
 from synkhronos.pymc._likelihood import Likelihood, tell_forms
 from synkhronos.pymc._proof import prove
 from synkhronos.pymc._rewrites import untraced
@@ -97,7 +97,7 @@ class Faster:
             )
         prove_summands(self._model, terms)
         self.data.append(data)
-        value = density(likelihood, data.variables)[0]
+        value = density(likelihood, data.variables, sources_of(likelihood))[0]
         value = value if data.valid is None else value * data.valid
         rests = list(terms.rests.values())
         return pt.add(value, *rests) if rests else value

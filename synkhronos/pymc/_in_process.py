@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.graph.replace import clone_replace
 
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._errors import InputError
 from synkhronos.pymc._density import density
 from synkhronos.pymc._likelihood import DividedTerms, Likelihood
+from synkhronos.pymc._rows import is_smooth
 
 _PLAIN = python_mode("canonicalize", "stabilize")
 
@@ -74,6 +74,11 @@ def _variable(array: np.ndarray, settable: bool) -> Any:
     return pytensor.shared(array, borrow=True, shape=shape)
 
 
+def sources_of(likelihood: Likelihood) -> list[Any]:
+    """The pieces of theta, and the latents, in the model's graph."""
+    return [*[p.variable for p in likelihood.pieces], *likelihood.latents]
+
+
 class InProcess:
     """Evaluates a likelihood in this process; in the form that `prove` compares.
 
@@ -85,19 +90,22 @@ class InProcess:
 
     def __init__(self, likelihood: Likelihood, data: DataInGraph) -> None:
         self.likelihood = likelihood
-        given = [likelihood.theta, *likelihood.latents]
-        places = [v.type() for v in given]
-        outputs = clone_replace(
-            density(likelihood, data.variables), replace=list(zip(given, places, strict=True))
-        )
+        places = [v.type() for v in sources_of(likelihood)]
+        outputs = density(likelihood, data.variables, places)
         self._function = pytensor.function(places, outputs, mode=_PLAIN, on_unused_input="ignore")
 
     def __call__(
         self, theta: np.ndarray, latents: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, list[np.ndarray]]:
         """[log-density, gradient by theta], and the gradients by latents."""
-        value, by_theta, *by_latents = self._function(theta, *latents)
-        return np.concatenate([[value], by_theta]), by_latents
+        pieces = self.likelihood.pieces
+        cut = [theta[p.start : p.stop].reshape(p.shape).astype(p.variable.dtype) for p in pieces]
+        value, *gradients = self._function(*cut, *latents)
+        flat = np.concatenate([[value], np.zeros(theta.size)])
+        smooth = [p for p in pieces if is_smooth(p.variable)]
+        for p, gradient in zip(smooth, gradients, strict=False):
+            flat[1 + p.start : 1 + p.stop] = gradient.ravel()
+        return flat, gradients[len(smooth) :]
 
     def compile_beside(
         self, theta: np.ndarray, latents: Sequence[np.ndarray], work: Callable[[], object]

@@ -153,6 +153,12 @@ class DividedTerms:
         Its other inputs: theta, and data that each member needs whole.
     outputs : list of Variable
         The flat vector, then the gradient by each latent.
+    value : Variable
+        The log-density, as a function of pieces of theta instead of theta itself.
+    pieces, by_pieces : dict
+        The placeholder of each piece of theta in it, and the gradients by them.
+    by_latents : list of Variable
+        The gradient by each latent, also as functions of the pieces.
     """
 
     def __init__(
@@ -183,18 +189,22 @@ class DividedTerms:
         by = dict(zip(wrt, found, strict=True))
         for holds in conditions:  # the gradient stays as it is, as in the plain model
             graph = pt.switch(holds, graph, -np.inf)
-        used = {id(p): by.get(v) for v, p in pieces.items()}
-        flat = _joined(graph, [(p.stop - p.start, used.get(id(p))) for p in everything])
-        outputs = [flat, *(by[v] for v in latents.values() if is_smooth(v))]
-        outputs = rewritten(outputs)
-        hoisted = hoist(outputs, form.places, form.whole)
+        smooth = {p: v for v, p in pieces.items() if is_smooth(v)}
+        outputs = [graph, *map(by.__getitem__, smooth.values())]
+        outputs += [by[v] for v in latents.values() if is_smooth(v)]
+        hoisted = hoist(rewritten(outputs), form.places, form.whole)
         self.hoisted: Hoisted = hoisted
+        self.pieces = {p: v for v, p in pieces.items()}
+        self.value, *gradients = hoisted.outputs
+        self.by_pieces = dict(zip(smooth, gradients, strict=False))
+        self.by_latents = gradients[len(smooth) :]
+        slots = [(p.stop - p.start, self.by_pieces.get(p)) for p in everything]
         unpacked = [
             (v, theta[p.start : p.stop].reshape(p.shape, ndim=len(p.shape)).astype(v.type.dtype))
             for v, p in pieces.items()
         ]
         self.outputs: list[Any] = clone_replace(
-            hoisted.outputs, replace=unpacked, rebuild_strict=False
+            [_joined(self.value, slots), *self.by_latents], replace=unpacked, rebuild_strict=False
         )
         inputs = set(ancestors(self.outputs))
         self._keep_data = [v in inputs for v in form.places]

@@ -43,6 +43,7 @@ from synkhronos.pymc._divided import (
     refuse_divided,
 )
 from synkhronos.pymc._evaluator import Evaluator
+from synkhronos.pymc._fast import copied
 from synkhronos.pymc._likelihood import Likelihood, tell_forms
 from synkhronos.pymc._op import DividedLogp
 from synkhronos.pymc._proof import prove
@@ -413,6 +414,67 @@ def parallel(
         row_wise=row_wise,
         repeated=repeated,
     )
+
+
+@options_checked
+def divide(
+    model: Any = None,
+    dim: str | None = None,
+    *,
+    members: int | None = None,
+    members_per_chain: int | None = None,
+    mode: ModeLike = None,
+    row_wise: Sequence[object] = (),
+    repeated: bool = True,
+) -> Any:
+    """A copy of a model that stays divided: `parallel` without a ``with``, as PyMC's ``pm.do``.
+
+    Parameters
+    ----------
+    model, dim, members, members_per_chain, mode, row_wise, repeated
+        As for `parallel`.
+
+    Returns
+    -------
+    pymc.Model
+        A new model, with the same variables, dims, coords, data and initial values. Its attribute
+        ``division`` is the `Parallel`, which ends by its `close`, or with the program.
+
+    Raises
+    ------
+    InputError
+        As for `parallel`; or the model has symbolic initial values, so that PyMC cannot copy it.
+
+    Notes
+    -----
+    Cost: that of `parallel`. The data of the copy are those of the model, as in PyMC's copies.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, synkhronos as synk
+    >>> with pm.Model() as model:
+    ...     mu = pm.Normal("mu")
+    ...     y = pm.Normal("y", mu, 1, observed=np.arange(5.0))
+    >>> divided = synk.pymc.divide(model, members=1, mode="FAST_COMPILE")
+    >>> at, mode = {"mu": 1.0}, "FAST_COMPILE"
+    >>> gap = divided.compile_logp(mode=mode)(at) - model.compile_logp(mode=mode)(at)
+    >>> bool(abs(gap) < 1e-9)
+    True
+    >>> divided.division.close()
+    """
+    model = model_of(model, "divide")
+    refuse_divided(model)
+    copy = copied(model)
+    copy.division = Parallel(
+        copy,
+        dim,
+        members=members,
+        members_per_chain=members_per_chain,
+        mode=mode,
+        row_wise=row_wise,
+        repeated=repeated,
+    )
+    return copy
 
 
 @options_checked

@@ -532,3 +532,22 @@ def test_rounds_in_a_trace(group: synk.Group) -> None:
         names = [e["name"] for e in trace.events() if e["ph"] == "X" and e["tid"] == rank]
         assert names.count("the log-density of y") == 2
     assert seen.what == "the log-density of y"
+
+
+def test_a_divided_copy_leaves_the_model_as_it_is() -> None:
+    with pm.Model() as model:
+        mu = pm.Normal("mu", initval=0.5)
+        pm.Poisson("y", pm.math.exp(mu), observed=np.arange(30))
+    copy = synk.pymc.divide(model, members=2)
+    try:
+        assert copy.division.names == ["y"]
+        assert copy.division.group.size == 2
+        assert "logp" in vars(copy)
+        assert "logp" not in vars(model)
+        at = points(model, 2)
+        check_equal(evaluated(model, at), evaluated(copy, at))
+        with pytest.raises(synk.InputError, match="divided already"):
+            synk.pymc.divide(copy)
+    finally:
+        copy.division.close()
+    assert "logp" not in vars(copy)
