@@ -55,6 +55,11 @@ class ModeAdvice(Timing):
         """The sampler's time: the speed-up is that of sampling."""
         return self.sampler
 
+    @property
+    def on_one_core(self) -> float:
+        """Seconds of a gradient on one core, without a command: that of `fast`."""
+        return min(self.plain, self.rest + self.parts.get(1, math.inf))
+
 
 @dataclass(frozen=True)
 class ChainPlan:
@@ -143,7 +148,10 @@ class Advice(FunctionAdvice):
             f"fastest divided: {best.mode}, {1e3 * best.seconds(members):.3f} ms with {members} "
             f"member{'s' if members > 1 else ''}. Sampling is {gain:.2f} times as fast as with the "
             f"plain model in its best mode.{self._busy()}\n"
-            f"{_NO if gain < _LEAST_GAIN else ''}{self.chains(4)}"
+            f"{_NO if gain < _LEAST_GAIN else ''}"
+            f"on one core, with the density of synk.pymc.fast: {1e3 * best.on_one_core:.3f} ms; "
+            f"plain: {1e3 * best.plain:.3f} ms. synk.pymc.sample takes it where chains fill the "
+            f"cores.\n{self.chains(4)}"
             + (
                 f"\nnot measured: {left_out}; modes=[{listed}] does, or says why not"
                 if listed

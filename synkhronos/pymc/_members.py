@@ -108,7 +108,7 @@ class Sampling(Parallel):
         """Seconds of a gradient on one core, without a command; for JAX, of the plain model."""
         if self._in_turn:
             return timing.plain
-        return min(timing.plain, timing.rest + timing.parts.get(1, math.inf)) + timing.around
+        return timing.on_one_core + timing.around
 
     @property
     def sampling(self) -> dict[str, Any]:

@@ -68,6 +68,7 @@ def test_the_verdict_names_as_many_members_as_pay() -> None:
     advice = Advice(("y",), (100,), 4, (timing(plain=9.0, rest=8.0), dear))
     assert (advice.mode, advice.members) == ("CVM", 1)
     assert "fastest divided: CVM, 1010.000 ms with 1 member." in str(advice)
+    assert "on one core, with the density of synk.pymc.fast: 1000.000 ms; plain: " in str(advice)
     assert str(advice.chains(1)) == "1 chain with 1 member"
 
 
