@@ -216,3 +216,45 @@ def test_nutpie_samples_the_copy_as_the_model() -> None:
     ]
     np.testing.assert_allclose(found[0].posterior["b"], found[1].posterior["b"], rtol=1e-6)
     assert set(found[0].posterior.data_vars) == set(found[1].posterior.data_vars)
+
+
+def fitted(model: pm.Model, how: str) -> np.ndarray:
+    """Estimates of b by an algorithm of PyMC."""
+    quiet: dict[str, Any] = {"progressbar": False, "random_seed": 3}
+    if how == "map":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a dict is what all versions can return
+            return np.asarray(pm.find_MAP(model=model, progressbar=False)["b"])
+    if how == "advi":
+        return np.asarray(pm.fit(200, model=model, **quiet).mean.eval())
+    if how == "smc":
+        given = {"draws": 200, "chains": 1, "cores": 1, "compute_convergence_checks": False}
+        with np.errstate(all="ignore"):
+            return np.asarray(pm.sample_smc(model=model, **given, **quiet).posterior["b"])
+    step = {"metropolis": pm.Metropolis, "slice": pm.Slice, "demetropolis": pm.DEMetropolisZ}[how]
+    given = {"draws": 20, "tune": 20, "chains": 1, "cores": 1, "quiet": True}
+    with model:
+        found = pm.sample(step=step(), compute_convergence_checks=False, **given, **quiet)
+    return np.asarray(found.posterior["b"])
+
+
+@pytest.mark.thorough  # each compiles both models
+@pytest.mark.parametrize("how", ["map", "advi", "smc", "metropolis", "slice", "demetropolis"])
+def test_algorithms_of_pymc_take_the_copy(how: str) -> None:
+    model = regression()
+    plain, found = fitted(model, how), fitted(synk.pymc.fast(model), how)
+    rtol = 1e-3 if how == "map" else 1e-5  # an optimiser stops where the gradient is small
+    np.testing.assert_allclose(found, plain, rtol=rtol, atol=1e-6)
+
+
+@pytest.mark.thorough
+def test_numpyro_samples_the_copy() -> None:
+    pytest.importorskip("numpyro")
+    given: dict[str, Any] = {"draws": 300, "tune": 300, "chains": 1, "random_seed": 7}
+    given |= {"progressbar": False, "compute_convergence_checks": False, "quiet": True}
+    model = regression()
+    found = [
+        pm.sample(model=m, nuts_sampler="numpyro", **given) for m in (model, synk.pymc.fast(model))
+    ]
+    means = [np.asarray(f.posterior["b"]).mean(axis=(0, 1)) for f in found]
+    np.testing.assert_allclose(means[1], means[0], atol=0.1)
