@@ -18,7 +18,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos._errors import InputError, InputTypeError, WorkerDied
-from synkhronos.pymc import _members, _sampling
+from synkhronos.pymc import _chain_processes, _members, _sampling
 from synkhronos.pymc._advice import Advice, ModeAdvice
 from synkhronos.pymc._members import Sampling
 from synkhronos.pymc._sampling import sampler_of
@@ -262,6 +262,37 @@ def test_chains_of_nutpie_with_members_have_processes(
     draws = np.asarray(found.posterior["b"])
     assert len({draws[i, -1, 0] for i in range(3)}) == 3  # other seeds
     assert found.posterior.attrs["inference_library"] == "nutpie"
+
+
+@pytest.mark.timeout(300)
+def test_the_death_of_a_chain_process_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sampling._cores, "available", lambda: [0, 0, 0, 0])
+    real, started = _chain_processes.ChainsProcess.wait, []
+
+    def wait(process: Any, seconds: float) -> bool:
+        if process not in started:
+            started.append(process)
+            if len(started) == 2:
+                os.kill(started[0]._child.pid, signal.SIGKILL)
+        return real(process, seconds)
+
+    monkeypatch.setattr(_chain_processes.ChainsProcess, "wait", wait)
+    given = SHORT | {"members_per_chain": 2, "nuts_sampler": "nutpie"}
+    with pytest.raises(synk.SynkhronosError, match=r"that samples .* chains .*SIGKILL"):
+        synk.pymc.sample(model_of(), chains=2, cores=4, **given)
+    assert len(started) == 2
+    for process in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process._child.pid, 0)
+
+
+@pytest.mark.thorough  # two processes compile
+@pytest.mark.timeout(300)
+def test_an_error_in_a_chain_process_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sampling._cores, "available", lambda: [0, 0, 0, 0])
+    given = SHORT | {"members_per_chain": 2, "nuts_sampler": "nutpie"}
+    with pytest.raises(AttributeError, match="nonsense"):  # of nutpie
+        synk.pymc.sample(model_of(), chains=2, cores=4, nuts={"nonsense": 1}, **given)
 
 
 def test_other_arguments_reach_pm_sample(monkeypatch: pytest.MonkeyPatch) -> None:
