@@ -71,6 +71,42 @@ def test_loops_are_fused() -> None:
     assert len(fast.maker.fgraph.apply_nodes) == 1
 
 
+def scalar_operations(graph: Any) -> list[Any]:
+    """Those of the elementwise operations of a graph, also inside of fused ones."""
+    found = []
+    for node in graph.toposort():
+        scalar = getattr(node.op, "scalar_op", None)
+        inner = getattr(scalar if scalar is not None else node.op, "fgraph", None)
+        if inner is not None:
+            found += [n.op for n in inner.toposort()] if scalar is not None else []
+            found += scalar_operations(inner) if scalar is None else []
+        elif scalar is not None:
+            found.append(scalar)
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp", "logaddexp"])
+def test_functions_inside_of_symbolic_operations_are_replaced(name: str, dtype: str) -> None:
+    x = pt.matrix("x", dtype=dtype)
+    of = {
+        "softmax": lambda: pt.special.softmax(x, axis=-1),
+        "log_softmax": lambda: pt.special.log_softmax(x, axis=-1),
+        "logsumexp": lambda: pt.logsumexp(x, axis=-1),
+        "logaddexp": lambda: pt.logaddexp(x, -x),
+    }[name]
+    wanted = [of(), pt.grad((of() ** 2).sum(), x)]
+    value = np.linspace(-30, 30, 12).reshape(3, 4).astype(dtype)
+    fast = pytensor.function([x], wanted, mode=lean("NUMBA"))
+    operations = scalar_operations(fast.maker.fgraph)
+    assert any(isinstance(op, Vectorised) for op in operations)
+    assert not {type(op).__name__ for op in operations} & {"Exp", "Log", "Log1p", "Softplus"}
+    plain = pytensor.function([x], wanted, mode="FAST_COMPILE")
+    rtol = 1e-13 if dtype == "float64" else 3e-5
+    for found, expected in zip(fast(value), plain(value), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol)
+
+
 def test_integers_are_cast_first() -> None:
     n = pt.vector("n", dtype="int64")
     fast = pytensor.function([n], pt.gammaln(n), mode=lean("NUMBA"))

@@ -10,9 +10,11 @@ from importlib import import_module
 from typing import Any
 
 from pytensor.compile.mode import optdb
+from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import cast
+from pytensor.tensor.symbolic import FusibleSymbolicOp, FusibleSymbolicOpDerivative
 
 from synkhronos._backends.vectorised.op import Vectorised, has_vectorised
 from synkhronos._backends.vectorised.table import has_code
@@ -21,6 +23,7 @@ log = logging.getLogger("synkhronos")
 
 _TAG = "synkhronos_vectorised"
 _FUNCTIONS = "synkhronos_vectorised_functions"
+_BEFORE_REPLACING = 48.4
 _BEFORE_FUSION = 48.5  # after the rewrites that look for PyTensor's operations
 _AFTER_FUSION = 49.05
 _SHORT = 32  # steps of a loop, four times what a register holds
@@ -61,6 +64,22 @@ class _Where(GraphRewriter):
     def change(self, fgraph: Any) -> None:
         """Change the graph."""
         raise NotImplementedError
+
+
+class _Open(_Where):
+    """Puts the graphs of operations such as softmax in their place, as fusion does later.
+
+    Else their functions, which are inside of them, would not be replaced.
+    """
+
+    def change(self, fgraph: Any) -> None:
+        """Replace the operations until there are none."""
+        kinds = FusibleSymbolicOp | FusibleSymbolicOpDerivative
+        while found := [n for n in fgraph.toposort() if isinstance(n.op, kinds)]:
+            for node in found:
+                if node in fgraph.apply_nodes:
+                    pairs = list(zip(node.outputs, inline_ofg_node(node), strict=True))
+                    fgraph.replace_all(pairs, reason=_TAG)
 
 
 class _Replace(_Where):
@@ -163,5 +182,6 @@ def register_where(operation: type) -> None:
 
 
 def _register(end: str, operation: type, tag: str) -> None:
+    optdb.register(f"synkhronos_open{end}", _Open(operation), tag, position=_BEFORE_REPLACING)
     optdb.register(f"{_FUNCTIONS}{end}", _Replace(operation), tag, position=_BEFORE_FUSION)
     optdb.register(f"synkhronos_flat_loops{end}", _Flatten(operation), tag, position=_AFTER_FUSION)
