@@ -15,6 +15,8 @@ from synkhronos._host import system as _system
 if {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"} & _environ.keys():
     _import("synkhronos._backends.mpi")
 
+_system.tell()
+
 if _TYPES:
     from synkhronos._api.exports import *
 

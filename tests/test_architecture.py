@@ -493,7 +493,7 @@ def test_libraries_are_imported_only_where_named(library: str) -> None:
             assert any(name == a or name.startswith(f"{a}.") for a in allowed), name
 
 
-TOOLS = ("test", "bench", "docs", "check", "dev")  # of those who work on the project
+TOOLS = ("test", "bench", "docs", "check", "release", "dev")  # of those who work on the project
 BOUNDED = re.compile(r"(\w[\w-]*)(?:\[[\w,]+\])?(?:(?:>=|~=)([\d.]+))?")
 LOWEST = Path(sys.prefix) / "lowest.txt"  # of the environment of `scripts/test --lowest`
 

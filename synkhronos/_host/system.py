@@ -30,6 +30,29 @@ def trouble(platform: str = sys.platform) -> str:
     )
 
 
+def works(platform: str = sys.platform) -> str:
+    """What works on a system without groups, and what needs Linux; empty on Linux."""
+    if platform not in _NAMES:
+        return trouble(platform)
+    return (
+        f"on {_NAMES[platform]} synkhronos.pymc.fast works, the faster density of PyMC models, and "
+        f"synkhronos.pymc.sample on one core for each chain; {trouble(platform)}"
+    )
+
+
+def tell() -> None:
+    """At the import on other systems: what works there, in the log or to a person at a prompt."""
+    if not (said := works(sys.platform)):
+        return
+    import logging  # here, since it takes as long as the rest of the import
+
+    log = logging.getLogger("synkhronos")
+    if log.hasHandlers() and log.isEnabledFor(logging.INFO):
+        log.info(said)
+    elif hasattr(sys, "ps1"):  # of Python's prompt, IPython and Jupyter
+        sys.stderr.write(f"synkhronos: {said}\n")
+
+
 def refuse_windows(name: str) -> None:
     """Raise on Windows, where `name` cannot be imported."""
     if sys.platform == "win32":

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 
 from synkhronos._engine.exit_codes import FAILED, INTERRUPTED, code_of
 from synkhronos._errors import SynkhronosError
+from synkhronos._host.system import works
 from synkhronos.cli._files import sentence
 from synkhronos.cli._parser import meant, parsers_for
 from synkhronos.cli._say import complain
+
+_ON_WINDOWS = ("completion", "env", "new")  # verbs that need nothing of Linux, nor of a group
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.verb is None:
             parser.print_help()
             return 0
+        if sys.platform == "win32" and options.verb not in _ON_WINDOWS:
+            complain(f"synk {chosen}: {works(sys.platform)}")
+            return FAILED
         code = int(options.verb_main(options))
         sys.stdout.flush()  # here, so that a full disk is told of
         return code

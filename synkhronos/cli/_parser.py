@@ -6,6 +6,7 @@ import argparse
 import ast
 import importlib
 import re
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, NoReturn
 import synkhronos
 from synkhronos._checks import closest
 from synkhronos._errors import printable
+from synkhronos._host import system
 
 _EPILOG = """\
 exit codes: 0 done, 1 failed, 2 wrong usage
@@ -124,7 +126,7 @@ class Verb:
 
     @staticmethod
     def of(file: Path) -> Verb:
-        tree = ast.parse(file.read_text())
+        tree = ast.parse(file.read_text(encoding="utf-8"))  # Windows has another default
         aliases: tuple[str, ...] = ()
         for node in tree.body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ALIASES":
@@ -150,7 +152,7 @@ def parsers_for(
     parser = Parser(
         "synk",
         description="Synkhronos: all your cores, for PyTensor functions.",
-        epilog=_EPILOG,
+        epilog="\n".join(filter(None, [_EPILOG, system.works(sys.platform)])),
         formatter_class=Formatter,
     )
     parser.add_argument(

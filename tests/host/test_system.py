@@ -54,6 +54,83 @@ def test_on_windows_names_that_need_a_group_raise(monkeypatch: pytest.MonkeyPatc
             synk.__getattr__(name)
 
 
+OTHER = """
+    import os, select, signal, sys, sysconfig
+    import ctypes, shutil, subprocess, tempfile  # Python's own choose by the system
+    sysconfig.get_config_vars()
+    for name in ("fork", "memfd_create", "eventfd", "pidfd_open", "sched_getaffinity", "pipe2"):
+        delattr(os, name)
+    del select.epoll, signal.pidfd_send_signal
+    sys.platform = {platform!r}
+    if sys.platform == "win32":
+        sys.modules.update(dict.fromkeys(["fcntl", "resource"]))
+        for name in ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGKILL"):
+            delattr(signal, name)
+    """
+
+
+def on(platform: str, script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a script by a Python that lacks what this system lacks."""
+    whole = textwrap.dedent(OTHER.format(platform=platform)) + textwrap.dedent(script)
+    return subprocess.run(
+        [sys.executable, "-P", "-c", whole, *words],
+        capture_output=True,
+        text=True,
+        timeout=270,
+        check=False,
+    )
+
+
+SYNK = "import runpy; runpy.run_module('synkhronos', run_name='__main__')"
+SYSTEMS = pytest.mark.parametrize(("platform", "name"), [("darwin", "macOS"), ("win32", "Windows")])
+
+
+@SYSTEMS
+def test_help_says_what_works(platform: str, name: str) -> None:
+    done = on(platform, SYNK, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    said = " ".join(done.stdout.split())
+    assert f"on {name} synkhronos.pymc.fast works, the faster density of PyMC models" in said
+    assert f"groups need Linux 5.3 or later (memfd, eventfd, pidfd), and this is {name}" in said
+    assert "Report what works on this machine" in said
+
+
+def test_on_linux_help_says_nothing_of_systems(capsys: pytest.CaptureFixture[str]) -> None:
+    assert system.works("linux") == ""
+    assert main(["--help"]) == 0
+    assert "synkhronos.pymc.fast" not in capsys.readouterr().out
+
+
+@SYSTEMS
+def test_an_import_says_what_works(platform: str, name: str) -> None:
+    """To a person at a prompt, else to the log: a script's stderr stays its own."""
+    said = f"on {name} synkhronos.pymc.fast works, "
+    assert (done := on(platform, "import synkhronos")).returncode == 0
+    assert done.stdout + done.stderr == ""
+    done = on(platform, "sys.ps1 = '>>> '; import synkhronos")
+    assert done.stderr.startswith(f"synkhronos: {said}")
+    assert done.stderr.count("\n") == 1
+    logged = "import logging; logging.basicConfig(level='INFO'); import synkhronos"
+    for prompt in ("", "sys.ps1 = '>>> '; "):
+        done = on(platform, prompt + logged)
+        assert done.stderr.startswith(f"INFO:synkhronos:{said}")
+        assert done.stderr.count("\n") == 1
+
+
+def test_verbs_on_windows(tmp_path: Path) -> None:
+    """Those that need nothing of Linux work; the others end with a sentence."""
+    assert on("win32", SYNK, "new", "pymc", str(tmp_path / "a")).returncode == 0
+    assert (tmp_path / "a" / "glm.py").exists()
+    assert on("win32", SYNK, "completion", "fish").returncode == 0
+    for verb in ("doctor", "top", "run a.py", "train a.toml", "report a", "bench a:b"):
+        done = on("win32", SYNK, *verb.split())
+        assert (done.returncode, done.stdout) == (1, ""), verb
+        assert done.stderr.startswith(f"synk {verb.split()[0]}: on Windows synkhronos.pymc.fast"), (
+            done.stderr
+        )
+        assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.slow
 def test_on_macos_the_package_is_imported() -> None:
     """A process without what macOS lacks imports the package, and is told at `fork`."""
