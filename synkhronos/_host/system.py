@@ -31,7 +31,7 @@ def trouble(platform: str = sys.platform) -> str:
 
 
 def works(platform: str = sys.platform) -> str:
-    """What works on a system without groups, and what needs Linux; empty on Linux."""
+    """Say what works on a system without groups, and what needs Linux; empty on Linux."""
     if platform not in _NAMES:
         return trouble(platform)
     return (
