@@ -1,6 +1,6 @@
 """Run a selection of the tests, and say how long it took and which files took most.
 
-    python -P tests/run.py default | quick | all | lowest | companions
+    python -P tests/run.py default | quick | all | lowest | newest | companions
 
 First the tests that may run beside others, in two processes more than there are cores, since many
 tests wait; then those with the marker `alone`, one after the other. What the first of the processes
@@ -30,7 +30,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DEAREST = 10  # files
 SELECTIONS = {"default": "not thorough", "quick": "not thorough and not slow", "all": ""}
-SELECTIONS["lowest"] = SELECTIONS["quick"]
+SELECTIONS["lowest"] = SELECTIONS["newest"] = SELECTIONS["quick"]
 SELECTIONS["companions"] = SELECTIONS["default"]
 ENGINE = ("plan", "host", "backends", "transport", "engine", "api", "test_architecture.py")
 EXTRAS = (  # what each optional library does for us
@@ -154,6 +154,7 @@ def main() -> int:
     parts = {
         "quick": ENGINE,
         "lowest": (*ENGINE, *EXTRAS),
+        "newest": (*ENGINE, *EXTRAS),
         "companions": ("pymc",),
     }.get(given.selection, ())
     paths = [f"tests/{part}" for part in parts]

@@ -27,6 +27,7 @@ import pytest
 import synkhronos as synk
 from synkhronos.cli import new
 
+pytestmark = pytest.mark.together  # one sdist, wheel and environment
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 README = (ROOT / "README.rst").read_text()
@@ -190,6 +191,14 @@ def test_versions_are_one() -> None:
     assert re.search(rf"(?m)^version: {version}$", (ROOT / "CITATION.cff").read_text())
     assert re.search(rf'(?m)^  version: "{version}"$', recipe())
     assert re.search(rf"(?m)^{version}\n-+$", (ROOT / "CHANGELOG.rst").read_text())
+
+
+def test_changes_are_listed_by_kind() -> None:
+    """Those of keepachangelog.com, in its order; each has changes."""
+    text = (ROOT / "CHANGELOG.rst").read_text().partition("\n1.0.0 (2017)\n")[0]
+    kinds = re.findall(r"(?m)^(\w+)\n~+\n\n\* ", text)
+    assert kinds == ["Added", "Changed", "Deprecated", "Fixed", "Security"]
+    assert len(re.findall(r"(?m)^~+$", text)) == len(kinds)
 
 
 def recipe() -> str:
