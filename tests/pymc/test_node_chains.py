@@ -35,7 +35,7 @@ def chains_of(packed: bytes) -> NodeChains:
 
 
 def packed(**arguments: Any) -> bytes:
-    return _node_chains._packed(model_of(), SHORT | arguments, [arguments.get("chains", 1)])
+    return _node_chains.packed_chains(model_of(), SHORT | arguments, [arguments.get("chains", 1)])
 
 
 def draws_of(packed: bytes) -> Any:
@@ -54,7 +54,7 @@ def test_an_error_that_cannot_be_made_again_is_told() -> None:
 def test_each_node_gets_its_share_of_the_chains() -> None:
     starts = [{"b": np.full(2, float(i))} for i in range(5)]
     given = {"chains": 5, "initvals": starts, "random_seed": 3, "cores": 8, "progressbar": True}
-    first, second = chains_of(_node_chains._packed(model_of(), given, [3, 2])).arguments
+    first, second = chains_of(_node_chains.packed_chains(model_of(), given, [3, 2])).arguments
     assert (first["chains"], second["chains"]) == (3, 2)
     assert [float(v["b"][0]) for v in (*first["initvals"], *second["initvals"])] == [0, 1, 2, 3, 4]
     assert (first["progressbar"], second["progressbar"]) == (True, False)
@@ -64,7 +64,7 @@ def test_each_node_gets_its_share_of_the_chains() -> None:
 
 def test_the_seeds_of_nodes_follow_random_seed() -> None:
     def seeds(seed: Any) -> list[int]:
-        made = _node_chains._packed(model_of(), {"chains": 4, "random_seed": seed}, [2, 2])
+        made = _node_chains.packed_chains(model_of(), {"chains": 4, "random_seed": seed}, [2, 2])
         return [each["random_seed"] for each in chains_of(made).arguments]
 
     assert seeds(3) == seeds(3) == seeds(np.random.default_rng(3)) != seeds(4)
@@ -74,7 +74,7 @@ def test_the_seeds_of_nodes_follow_random_seed() -> None:
 
 def test_a_model_that_cannot_be_sent_is_refused() -> None:
     with pytest.raises(InputError, match="generator"):
-        _node_chains._packed(model_of(function=(i for i in "ab")), {"chains": 2}, [1, 1])
+        _node_chains.packed_chains(model_of(function=(i for i in "ab")), {"chains": 2}, [1, 1])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def tree(chains: int, first: float, seconds: float) -> bytes:
 
 
 def test_draws_are_joined() -> None:
-    found = _node_chains._joined([tree(2, 0, 7.0), tree(1, 100, 9.0)], None, {"quiet": True})
+    found = _node_chains.joined([tree(2, 0, 7.0), tree(1, 100, 9.0)], None, {"quiet": True})
     assert found.posterior.chain.values.tolist() == [0, 1, 2]
     assert found.posterior["b"].values.tolist() == [[0, 1, 2], [3, 4, 5], [100, 101, 102]]
     assert found.posterior.attrs == {"sampling_time": 9.0, "tuning_steps": 5}
