@@ -1,13 +1,16 @@
 """Models of PyMC's gallery in real sizes: a gradient, plain in its best mode and divided.
 
 Contenders are compiled functions of value and gradient in one process, which take turns; the plain
-model runs in each mode, also with BLAS threads. "times" is the time of the best plain contender by
-that of the divided model. First results are those of `logp_dlogp_function`, each in a process of
+model runs in each mode, also with BLAS threads. "fast" is `synk.pymc.fast`, which has one core and
+no group. "times" is the time of the best plain contender by that of the divided model. Where stanli
+is installed (`stan_peer.py`), a table compares with it: "one core" is the time of the best of its
+modes with one thread by that of "fast", "members" the best of all of them by the divided model.
+First results are those of `logp_dlogp_function`, each in a process of
 its own: cold with an empty HOME, so that PyTensor's and numba's caches are empty, then warm.
 Imports and the making of the model come before.
 
     python benchmarks/pymc_gallery.py [--members 2] [--rounds 20] [--seconds 0.2] [--no-jax]
-        [--no-first] [--no-gradients] [MODEL ...]
+        [--no-first] [--no-gradients] [--no-stan] [MODEL ...]
 
 The data are drawn from each model's own prior (`pymc_gallery_models.py`).
 """
@@ -31,6 +34,7 @@ import pymc as pm
 from common import describe_machine, show
 from pymc_gallery_models import MODELS, with_data
 from pymc_gradient import Contender, compiled
+from stan_peer import MISSING, MODES, StanFunction, installed
 
 import synkhronos as synk
 
@@ -42,7 +46,7 @@ FIRST = ("plain", "divided")
 
 @contextlib.contextmanager
 def contenders(model: pm.Model, members: int, modes: list[str]) -> Iterator[list[Contender]]:
-    """The plain model in each mode with one thread and with several, then the divided one."""
+    """The plain model in each mode with one thread and with several, the fast and the divided."""
     found = []
     for mode in modes:
         function = compiled(model, mode)
@@ -50,6 +54,7 @@ def contenders(model: pm.Model, members: int, modes: list[str]) -> Iterator[list
             Contender(f"plain {mode}, {n} thread{'s' * (n > 1)}", function, n)
             for n in sorted({1, members})
         ]
+    found.append(Contender("fast", compiled(synk.pymc.fast(model), MODE), 1))
     with synk.Group(members) as group, group.active(), synk.pymc.parallel(model, mode=MODE):
         name = f"divided {MODE}, {members} members"
         found.append(Contender(name, compiled(model, MODE), None))
@@ -66,8 +71,22 @@ def check_equal(name: str, all_: list[Contender], theta: np.ndarray) -> None:
         assert np.allclose(gradient, results[0][1], rtol=1e-6, atol=1e-8 * scale), (name, c.name)
 
 
-def gradients(name: str, args: argparse.Namespace, modes: list[str]) -> list[Any]:
-    """A row of the table: parameters, microseconds and ratios, and the best plain contender."""
+def stan_contenders(
+    name: str, model: pm.Model, theta: np.ndarray, gradient: np.ndarray
+) -> list[Contender]:
+    """The Stan program in each mode of stanli, checked."""
+    found = []
+    for mode, threads, fast in MODES:
+        function = StanFunction(name, model, threads, fast)
+        function.check(name, theta, gradient)
+        found.append(Contender(mode, function, None))
+    return found
+
+
+def gradients(
+    name: str, args: argparse.Namespace, modes: list[str]
+) -> tuple[list[Any], list[Any] | None]:
+    """A row of each table: parameters, microseconds and ratios; and those beside stanli."""
     model = with_data(MODELS[name])
     start = model.initial_point(0)
     size = sum(v.size for v in start.values())
@@ -75,24 +94,42 @@ def gradients(name: str, args: argparse.Namespace, modes: list[str]) -> list[Any
     theta = theta + 0.1 * np.random.default_rng(3).normal(size=size)
     with contenders(model, args.members, modes) as all_:
         check_equal(name, all_, theta)
+        gradient = np.asarray(all_[0].function(theta)[1])
+        stan = stan_contenders(name, model, theta, gradient) if args.stan else []
         for _ in range(args.rounds):
-            for c in all_:
+            for c in [*all_, *stan]:
                 c.run(theta, args.seconds)
-    *plain, divided = all_
-    medians = {c.name: 1e6 * float(np.median(c.times[1:])) for c in all_}
+    *plain, fast, divided = all_
+    medians = {c.name: 1e6 * float(np.median(c.times[1:])) for c in [*all_, *stan]}
     minima = {c.name: 1e6 * min(c.times[1:]) for c in all_}
     best = min(plain, key=lambda c: medians[c.name]).name
     fastest = min(minima[c.name] for c in plain)
-    return [
+    ours = [
         name,
         f"{size:,}",
         medians[best],
+        medians[fast.name],
         medians[divided.name],
         f"{medians[best] / medians[divided.name]:.2f}",
         fastest,
         minima[divided.name],
         f"{fastest / minima[divided.name]:.2f}",
         best.removeprefix("plain "),
+    ]
+    return ours, beside_stan(name, medians, fast.name, divided.name) if stan else None
+
+
+def beside_stan(name: str, medians: dict[str, float], fast: str, divided: str) -> list[Any]:
+    """A row of the table: the medians of stanli and of ours, and their ratios."""
+    stan = [medians[mode] for mode, *_ in MODES]
+    alone = [medians[mode] for mode, threads, _ in MODES if threads == 1]
+    return [
+        name,
+        *stan,
+        medians[fast],
+        medians[divided],
+        f"{min(alone) / medians[fast]:.2f}",
+        f"{min(stan) / medians[divided]:.2f}",
     ]
 
 
@@ -148,6 +185,7 @@ def main() -> None:
     parser.add_argument("--no-jax", action="store_true")
     parser.add_argument("--no-first", action="store_true")
     parser.add_argument("--no-gradients", action="store_true")
+    parser.add_argument("--no-stan", dest="stan", action="store_false")
     args = parser.parse_args()
     if unknown := set(args.models) - set(MODELS):
         parser.error(f"no model {', '.join(sorted(unknown))}; there are: {', '.join(MODELS)}")
@@ -158,11 +196,19 @@ def main() -> None:
         columns = ["", "plain cold", "plain warm", "divided cold", "divided warm", "cold, times"]
         show(f"Seconds to the first result, {args.members} members", columns, rows)
     if not args.no_gradients:
+        if args.stan and not installed():
+            args.stan = False
+            print(MISSING)
         modes = ["NUMBA", "CVM"] if args.no_jax else ["NUMBA", "CVM", "JAX"]
-        rows = [gradients(name, args, modes) for name in args.models]
-        columns = ["us of a gradient", "parameters", "plain, median", "divided", "times"]
+        found = [gradients(name, args, modes) for name in args.models]
+        columns = ["us of a gradient", "parameters", "plain, median", "fast", "divided", "times"]
         columns += ["plain, minimum", "divided", "times", "best plain"]
-        show(f"Plain in its best mode, and {args.members} members", columns, rows)
+        title = f"Plain in its best mode, and {args.members} members"
+        show(title, columns, [ours for ours, _ in found])
+        columns = ["us of a gradient, medians", *[mode for mode, *_ in MODES], "fast"]
+        columns += [f"{args.members} members", "one core, times", "members, times"]
+        if args.stan:
+            show("Beside stanli", columns, [row for _, row in found if row is not None])
 
 
 if __name__ == "__main__":

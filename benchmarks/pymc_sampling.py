@@ -1,5 +1,7 @@
 """Sampling as users do it: `pm.sample` with nutpie, PyMC's NUTS, numpyro, and `synk.pymc.sample`.
 
+"stanli" samples a Stan program of the same model (`stan_programs.py`) in fast mode.
+
 Each run is a process of its own. The first run of a contender has an empty HOME, so that PyTensor's
 and numba's caches are empty; the others find them filled, and have other seeds. Times are those of
 the whole call, and of sampling alone as the sampler notes it. ESS is the smallest bulk effective
@@ -26,6 +28,7 @@ from typing import Any
 import arviz as az
 import numpy as np
 import pymc as pm
+import stan_peer
 from common import describe_machine, show
 from pymc_gallery_models import MODELS, with_data
 from pymc_gradient import MODELS as REGRESSIONS
@@ -34,11 +37,14 @@ import synkhronos as synk
 
 warnings.filterwarnings("ignore")
 
+QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
+STAN = "stanli"
 CONTENDERS: dict[str, Callable[..., Any]] = {
-    "pm.sample": lambda **given: pm.sample(nuts_sampler="nutpie", **given),
-    "PyMC's NUTS": lambda **given: pm.sample(nuts_sampler="pymc", **given),
-    "numpyro": lambda **given: pm.sample(nuts_sampler="numpyro", **given),
-    "synk.pymc.sample": synk.pymc.sample,
+    "pm.sample": lambda _, **given: pm.sample(nuts_sampler="nutpie", **given, **QUIET),
+    "PyMC's NUTS": lambda _, **given: pm.sample(nuts_sampler="pymc", **given, **QUIET),
+    "numpyro": lambda _, **given: pm.sample(nuts_sampler="numpyro", **given, **QUIET),
+    STAN: stan_peer.sample,
+    "synk.pymc.sample": lambda _, **given: synk.pymc.sample(**given, **QUIET),
 }
 
 
@@ -49,13 +55,11 @@ def model_named(name: str) -> pm.Model:
 def child(name: str, contender: str, seed: int, given: dict[str, int]) -> None:
     """Sample once; print seconds and the smallest effective sample size."""
     model = model_named(name)
-    quiet = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
     began = time.perf_counter()
-    found = CONTENDERS[contender](
-        model=model, random_seed=seed, tune=given["draws"], **given, **quiet
-    )
+    found = CONTENDERS[contender](name, model=model, random_seed=seed, tune=given["draws"], **given)
     seconds = time.perf_counter() - began
-    names = [rv.name for rv in model.free_RVs]
+    ours = contender != STAN
+    names = [rv.name for rv in model.free_RVs] if ours else list(found.posterior.data_vars)
     sizes = az.ess(found, var_names=names, method="bulk")
     smallest = min(float(np.nanmin(sizes[name].values)) for name in names)
     sampling = float(found.posterior.attrs["sampling_time"])
@@ -87,6 +91,9 @@ def compare(name: str, contenders: list[str], runs: int, given: dict[str, int]) 
     """Print a table of one model."""
     rows, base = [], (float("nan"), float("nan"))
     lines: list[str] = []
+    if name not in stan_peer.PROGRAMS and STAN in contenders:
+        print(f"{name} has no Stan program: {STAN} is left out")
+        contenders = [c for c in contenders if c != STAN]
     for contender in contenders:
         with tempfile.TemporaryDirectory() as home:
             cold, *warm = [run(name, contender, s, given, Path(home)) for s in range(runs + 1)]
@@ -127,6 +134,9 @@ def main() -> None:
     contenders = args.contenders.split(",")
     if unknown := set(contenders) - set(CONTENDERS):
         parser.error(f"no contender {', '.join(unknown)}; there are: {', '.join(CONTENDERS)}")
+    if STAN in contenders and not stan_peer.installed():
+        contenders.remove(STAN)
+        print(stan_peer.MISSING)
     describe_machine()
     print(f"PyMC {pm.__version__}")
     given = {"draws": args.draws, "chains": args.chains, "cores": args.cores}
