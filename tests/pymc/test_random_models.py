@@ -67,8 +67,11 @@ def outcome(model: pm.Model, group: synk.Group) -> str:
         assert "please report" not in refusal
         return "refused"
     plain = values(model, at + far)
-    check_not_worse(model, far, plain[len(at) :], divided[len(at) :])
-    plain, divided = plain[: len(at)], divided[: len(at)]
+    plain, beyond = plain[: len(at)], plain[len(at) :]
+    divided, divided_beyond = divided[: len(at)], divided[len(at) :]
+    if any(np.isfinite(value) and np.isnan(slope).any() for value, slope in beyond):
+        beyond = values(model, far, STABLE)  # what an unstable formula loses, no digits bring back
+    check_not_worse(model, far, beyond, divided_beyond)
     if not all(np.isfinite(slope).all() for _, slope in plain):
         # nan where a stable formula has a number, such as the logarithm of a tiny probability
         plain = values(model, at, STABLE)
