@@ -51,10 +51,10 @@ class DataInGraph:
         """Compute them anew from the data of the model."""
         if self.valid is None:
             return
+        self.valid.set_value(np.float64(np.nan))  # until all of them are known
         try:
             arrays = [_arrays(part) if part.shareds else [] for part in self._parts]
         except InputError:
-            self.valid.set_value(np.float64(np.nan))
             return
         for variables, found in zip(self.variables, arrays, strict=True):
             for variable, array in zip(variables if found else [], found, strict=True):

@@ -236,7 +236,10 @@ class DividedTerms:
             seen, found = self._known
             if all(a is b for a, b in zip(seen, now, strict=True)):
                 return found
-        rowed, whole = self.form.arrays(*self._data.arrays())
+        data = self._data.arrays()
+        if self.form.indices is not None:
+            self.form.indices.check(*data)
+        rowed, whole = self.form.arrays(*data)
         more = self.hoisted.arrays(rowed, whole)
         kept = [a for a, keep in zip(rowed, self._keep_data, strict=True) if keep]
         fixed = [a for a, keep in zip(whole, self._keep_whole, strict=True) if keep]

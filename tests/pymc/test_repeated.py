@@ -12,7 +12,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from comparing import check_equal, check_not_worse, evaluated, far_points, points
+from comparing import IN_PYTHON, check_equal, check_not_worse, evaluated, far_points, points
 from exact import truth
 from selection import thorough
 
@@ -300,6 +300,13 @@ SET: dict[str, Callable[[], dict[str, np.ndarray]]] = {
     "one row": lambda: {"g": G[:1], "counts": COUNTS[:1], "few": FEW[:1], "x": TABLE[:1]},
     "all distinct": lambda: {"g": G, "counts": COUNTS, "few": X, "x": TABLE},
     "not full rank": lambda: {"g": G, "counts": COUNTS, "few": FEW, "x": TABLE * [1, 1, 0]},
+    "from the end": lambda: {"g": G - 5, "counts": COUNTS, "few": -FEW, "x": TABLE},
+    "nan": lambda: {
+        "g": G,
+        "counts": COUNTS,
+        "few": np.where(np.arange(N) % 50 == 9, np.nan, FEW),
+        "x": TABLE,
+    },
     "outside": lambda: {"g": G, "counts": COUNTS - 1, "few": FEW, "x": TABLE},
     "infinite": lambda: {
         "g": G,
@@ -338,6 +345,49 @@ def test_the_rows_are_found_again_when_data_are_set(kinds: tuple[str, ...]) -> N
         for (value, slope), (first, first_slope) in zip(evaluated(model, at), before, strict=True):
             assert value == first
             assert np.array_equal(slope, first_slope)
+
+
+BAD: dict[str, tuple[dict[str, np.ndarray], type[Exception], str]] = {
+    "above": (
+        {"g": np.where(np.arange(N) == 17, 7, G)},
+        IndexError,
+        "index 7 of row 17 is out of bounds for 5 elements",
+    ),
+    "below": (
+        {"g": np.where(np.arange(N) >= 3, -6, G)},
+        IndexError,
+        "index -6 of row 3 is out of bounds for 5 elements",
+    ),
+    "columns": ({"x": TABLE[:, :1]}, synk.InputError, "has 1 columns, and there are 3"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_data_name_the_users_row_and_the_next_are_taken(kind: str) -> None:
+    data, error, words = BAD[kind]
+    model = settable()
+    [at] = points(model, 1)
+    with synk.pymc.parallel(model, members=1), model:
+        logp = model.compile_logp(mode=IN_PYTHON)
+        before = logp(at)
+        pm.set_data(data)
+        with pytest.raises(error, match=words):
+            logp(at)
+        pm.set_data({"g": G, "x": TABLE})
+        assert logp(at) == before
+
+
+def test_bad_data_of_a_fast_model_leave_no_old_value() -> None:
+    model = synk.pymc.fast(settable())
+    [at] = points(model, 1)
+    logp = model.compile_logp(mode=IN_PYTHON)
+    before = logp(at)
+    with model, pytest.raises(IndexError, match="index 7 of row 17"):
+        pm.set_data(BAD["above"][0])
+    assert np.isnan(logp(at))
+    with model:
+        pm.set_data({"g": G})
+    assert logp(at) == before
 
 
 def test_a_line_says_what_was_found_and_a_switch_leaves_rows_alone(

@@ -7,6 +7,7 @@ from typing import Any
 
 from synkhronos.pymc._repeated._columns import RowTerms
 from synkhronos.pymc._repeated._form import Form
+from synkhronos.pymc._repeated._indices import Indices
 from synkhronos.pymc._repeated._quadratic import QuadraticForm
 from synkhronos.pymc._repeated._summed import SumsByGroup
 from synkhronos.pymc._repeated._weighted import DistinctRows
@@ -26,11 +27,14 @@ def cheapest(terms: RowTerms, total: Any) -> Form:
     best = Form(terms.rowed, terms.whole, total, terms.holds, terms.rows, float(terms.rows))
     if terms.rows < LEAST_ROWS or not terms.rowed:
         return best
+    indices = Indices.of(terms)
+    indices.check(terms.rowed_data, terms.whole_data)
     allowed = terms.rows / GAIN
     for line in _FORMS:
         for form_of in line:
             found = form_of(terms)
             if found is not None and found.cost <= allowed:
                 best, allowed = found, found.cost
+                best.indices = indices
                 break
     return best

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from pytensor.graph.basic import Variable
+
+from synkhronos.pymc._repeated._indices import Indices
 
 
 @dataclass
@@ -27,6 +29,8 @@ class Form:
         The number of these rows, for the data that the form was made for.
     cost : float
         The time of the sum, in that of one of the user's rows.
+    indices : Indices, or None
+        The indices by row, which are checked before rows are joined.
     """
 
     places: list[Variable]
@@ -35,6 +39,7 @@ class Form:
     holds: Variable
     left: int
     cost: float
+    indices: Indices | None = field(default=None, kw_only=True)
 
     def arrays(
         self, rowed: Sequence[np.ndarray], whole: Sequence[np.ndarray]

@@ -9,6 +9,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
+from synkhronos._errors import InputError
 from synkhronos.pymc._repeated._affine import Block, affine
 from synkhronos.pymc._repeated._columns import DataOf, RowTerms
 from synkhronos.pymc._repeated._families import HALF_LOG_2_PI, NORMAL
@@ -108,16 +109,11 @@ class _Rows:
     ) -> None:
         self._length = length
         self._index = None if index is None else np.broadcast_to(index, rows)
-        shape = (rows, length) if index is None else (rows,)
-        self._factor = np.broadcast_to(factor, shape)
-        if self._index is not None:
-            outside = (self._index < 0) | (self._index >= length)
-            if outside.any():
-                row = int(np.flatnonzero(outside)[0])
-                raise IndexError(
-                    f"index {self._index[row]} of row {row} is out of bounds for "
-                    f"{length} parameters"
-                )
+        self._factor = np.broadcast_to(factor, (rows, *factor.shape[1:]))
+        if index is None and factor.shape[1] != length:
+            raise InputError(
+                f"a design has {factor.shape[1]} columns, and there are {length} coefficients"
+            )
 
     def between(self, begin: int, end: int) -> np.ndarray:
         """The rows of the design from `begin` to `end`."""
