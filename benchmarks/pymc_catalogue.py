@@ -5,7 +5,11 @@ Each file runs in a process of its own, with bounded time and memory. A file off
 with the data of the folders around it (posteriordb); or as a variable `model`.
 
     python benchmarks/pymc_catalogue.py FOLDER [MODEL ...] [--members 2] [--modes default,python]
-        [--scales 10,40,300,1000] [--seconds 600] [--gigabytes 8] [--csv FILE]
+        [--scales 10,40,300,1000] [--seconds 600] [--gigabytes 8] [--rows] [--csv FILE]
+
+The second table has the models whose rows repeat, or with --rows all that are divided: for each
+sum over rows its rows, those that are left, the form that computes them, and microseconds of a
+value with its gradient at the start, plain and divided (medians, in turns, first mode).
 
 The value and the gradient are compared at the start, at three points near it, and at multiples of a
 unit normal in the unconstrained space. Mode "python" needs no compiler. The outcomes are:
@@ -45,6 +49,10 @@ Point = dict[str, np.ndarray]
 
 NEAR = 0.1  # half the width of the box around the start
 _WIDTH = 300  # characters of a reason; --csv has all of it
+TIMED = 0.3  # seconds in which functions are timed
+USERS = "Form"  # the form that computes the user's rows
+COLUMNS = ["model", "outcome", "why", "divided", "rows", "distinct", "form", "plain us"]
+COLUMNS += ["divided us", "seconds"]
 RELATIVE_VALUE, RELATIVE_GRADIENT = 1e-8, 1e-6
 
 
@@ -98,17 +106,43 @@ def points(start: Mapping[str, np.ndarray], scales: list[float]) -> dict[str, Po
     return found
 
 
-def evaluated(model: Any, mode: Any, at: dict[str, Point]) -> dict[str, tuple[float, np.ndarray]]:
-    """Value and gradient at each point, as the model is now."""
+def compiled(model: Any, mode: Any) -> Any:
+    """point -> value and gradient, as the model is now."""
     wrt = model.continuous_value_vars
-    outputs = [model.logp(), *([model.dlogp()] if wrt else [])]
-    function = model.compile_fn(outputs, mode=mode)
+    return model.compile_fn([model.logp(), *([model.dlogp()] if wrt else [])], mode=mode)
+
+
+def evaluated(function: Any, at: dict[str, Point]) -> dict[str, tuple[float, np.ndarray]]:
+    """Value and gradient at each point."""
     found = {}
     for name, point in at.items():
         with np.errstate(all="ignore"):
             value, *gradient = function(point)
         found[name] = float(value), np.array(gradient[0] if gradient else [], "float64")
     return found
+
+
+def times(functions: list[Any], point: Point) -> list[float]:
+    """The median time of each function, in microseconds; they take turns."""
+    taken: list[list[float]] = [[] for _ in functions]
+    until = time.perf_counter() + TIMED
+    while time.perf_counter() < until or not taken[0]:
+        for function, found in zip(functions, taken, strict=True):
+            began = time.perf_counter()
+            with np.errstate(all="ignore"):
+                function(point)
+            found.append(1e6 * (time.perf_counter() - began))
+    return [round(float(np.median(found)), 1) for found in taken]
+
+
+def forms(divided: Any) -> dict[str, Any]:
+    """The rows of the sums of a divided model, those that are left, and the forms."""
+    parts = divided._evaluator.likelihood.parts
+    return {
+        "rows": sum(part.rows for part in parts),
+        "distinct": sum(part.form.left for part in parts),
+        "form": ", ".join(dict.fromkeys(type(part.form).__name__ for part in parts)),
+    }
 
 
 def difference(plain: tuple[float, Any], divided: tuple[float, Any]) -> str:
@@ -139,7 +173,8 @@ def child(path: Path, members: int, modes: list[str], scales: list[float]) -> di
     try:
         model, start = load(path)
         at = points(start, scales)
-        plain = {name: evaluated(model, kinds[name], at) for name in modes}
+        functions = {name: compiled(model, kinds[name]) for name in modes}
+        plain = {name: evaluated(functions[name], at) for name in modes}
     except Exception as exc:
         return {"outcome": "not built", "why": said(exc)}
     found: dict[str, Any] = {"outcome": "equal", "why": ""}
@@ -147,7 +182,12 @@ def child(path: Path, members: int, modes: list[str], scales: list[float]) -> di
         try:
             with synk.pymc.parallel(model, members=members, mode=kinds[name]) as divided:
                 found["divided"] = divided.names
-                other = evaluated(model, kinds[name], at)
+                function = compiled(model, kinds[name])
+                other = evaluated(function, at)
+                if name == modes[0]:
+                    found |= forms(divided)
+                    both = times([functions[name], function], at["start"])
+                    found |= zip(("plain us", "divided us"), both, strict=True)
         except synk.InputError as exc:
             return {"outcome": "refused", "why": said(exc)}
         except Exception as exc:
@@ -210,6 +250,25 @@ def results(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         yield run(path, args)
 
 
+def show_rows(found: list[dict[str, Any]]) -> None:
+    """Print a table of the rows of each model, and of times."""
+    columns = ["", "rows", "left", "form", "plain, us", "divided, us", "times"]
+    rows = [
+        [
+            r["model"],
+            f"{r['rows']:,}",
+            f"{r['distinct']:,}",
+            "rows" if r["form"] == USERS else r["form"],
+            r["plain us"],
+            r["divided us"],
+            f"{r['plain us'] / r['divided us']:.2f}",
+        ]
+        for r in found
+    ]
+    if rows:
+        show("Rows, those that are left, and a gradient", columns, rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
@@ -220,6 +279,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--gigabytes", type=int, default=8)
     parser.add_argument("--csv", type=Path)
+    parser.add_argument("--rows", action="store_true")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_intermixed_args()
     modes = args.modes.split(",")
@@ -236,9 +296,10 @@ def main() -> None:
         print(f"{result['model']:45} {result['outcome']:9} {why}", flush=True)
     if args.csv:
         with args.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["model", "outcome", "why", "divided", "seconds"])
+            writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
             writer.writerows(found)
+    show_rows([r for r in found if "form" in r and (args.rows or r["form"] != USERS)])
     counts = Counter(result["outcome"] for result in found)
     show("Models of each outcome", ["outcome", "models"], sorted(counts.items()))
 

@@ -35,6 +35,13 @@ FILES = {
         with pm.Model() as model:
             pm.MvNormal("y", pm.Normal("mu") * np.ones(9), np.eye(9), observed=np.arange(9.0))
         """,
+    "repeated": """
+        import numpy as np
+        import pymc as pm
+
+        with pm.Model() as model:
+            pm.StudentT("y", nu=3, mu=pm.Normal("mu"), observed=np.arange(300.0) % 4)
+        """,
     "broken": "model = 1 / 0",
     "dying": "import os; os._exit(3)",
 }
@@ -106,12 +113,19 @@ def test_a_folder_gives_a_table(folder: Path, tmp_path: Path) -> None:
         env=os.environ,
     )
     with table.open() as file:
-        found = {row["model"]: (row["outcome"], row["why"]) for row in csv.DictReader(file)}
+        listed = {row["model"]: row for row in csv.DictReader(file)}
+    found = {name: (row["outcome"], row["why"]) for name, row in listed.items()}
+    repeated = listed["repeated"]
+    assert [repeated[k] for k in ("rows", "distinct", "form")] == ["300", "4", "DistinctRows"]
+    assert min(float(repeated["plain us"]), float(repeated["divided us"])) > 0
+    assert listed["started"]["form"] == "Form"
+    assert "Rows, those that are left" in done.stdout
     assert {name: outcome for name, (outcome, _) in found.items()} == {
         "broken": "not built",
         "dying": "crashed",
         "joint": "refused",
         "of_data": "equal",
+        "repeated": "equal",
         "started": "equal",
     }
     assert found["broken"][1] == "ZeroDivisionError: division by zero"

@@ -23,7 +23,7 @@ from synkhronos.pymc._advice import Advice, ModeAdvice
 from synkhronos.pymc._members import Sampling
 from synkhronos.pymc._sampling import sampler_of
 
-DEMO = Path(__file__).parents[2] / "demos" / "pymc" / "visits.py"
+DEMOS = Path(__file__).parents[2] / "demos" / "pymc"
 SHORT = {"draws": 6, "tune": 6, "random_seed": 7, "progressbar": False, "quiet": True} | {
     "compute_convergence_checks": False
 }
@@ -367,19 +367,36 @@ def test_members_per_chain_is_refused_with_fewer_chains_than_nodes(
         synk.pymc.sample(model_of(), members_per_chain=2)
 
 
-@pytest.mark.thorough
-def test_the_demo_on_real_data(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed (synkhronos[report])")
-    picture = tmp_path / "visits.svg"
-    small = "--persons 30 --chains 1 --members-per-chain 2 --draws 20 --tune 20"
+def run_demo(name: str, options: str, picture: Path) -> subprocess.CompletedProcess[str]:
+    small = f"{options} --chains 1 --draws 20 --tune 20 --mode FAST_COMPILE"
     done = subprocess.run(
-        [sys.executable, str(DEMO), *small.split(), "--mode", "FAST_COMPILE", "--picture", picture],
+        [sys.executable, str(DEMOS / f"{name}.py"), *small.split(), "--picture", picture],
         capture_output=True,
         text=True,
         timeout=270,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.thorough
+def test_the_demo_of_a_survey(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed (synkhronos[report])")
+    picture = tmp_path / "survey.svg"
+    done = run_demo("survey", "--rows 3000", picture)
+    first, second, *_ = lines = done.stdout.splitlines()
+    assert first == "3,000 answers in 2,674 cells"
+    assert second.startswith("a gradient: ")
+    assert any(line.startswith("effect of women: ") for line in lines)
+    assert picture.read_text().count("<path") > 20
+
+
+@pytest.mark.thorough
+def test_the_demo_on_real_data(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed (synkhronos[report])")
+    picture = tmp_path / "visits.svg"
+    done = run_demo("visits", "--persons 30 --members-per-chain 2", picture)
     lines = done.stdout.splitlines()
     assert lines[0] == "118 years of 30 persons, 311 visits"
     assert "synkhronos: 1 chain with 2 members" in done.stderr.splitlines()
