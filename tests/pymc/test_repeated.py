@@ -159,6 +159,12 @@ KINDS: dict[str, tuple[Callable[[], object], list[str]]] = {
         ),
         [quadratic(10)],
     ),
+    "no noise": (
+        lambda: pm.Normal(
+            "y", pm.Normal("a") + TABLE @ z("b", 3), scale(), observed=0.3 + TABLE @ [0.1, 0.7, -2]
+        ),
+        [quadratic(4)],
+    ),
     "sums of products": (
         lambda: pm.Normal("y", (TABLE * z("b", 3)).sum(-1) + z("t", (5, 3))[G, H], 2, observed=X),
         [quadratic(18)],
@@ -192,10 +198,10 @@ def test_a_form_is_found_and_equals_the_plain_model(kind: str) -> None:
     assert [value for value, _ in again] == [value for value, _ in found[:2]]
 
 
-EXACT = ("binomial", "poisson", "exponential", "gamma", "lognormal", "normal", "regression")
+EXACT = ("binomial", "poisson", "exponential", "gamma", "lognormal", "normal", "no noise")
 
 
-@pytest.mark.parametrize("kind", ["logit", *thorough("p", *EXACT)])
+@pytest.mark.parametrize("kind", ["logit", *thorough("p", *EXACT, "regression")])
 def test_no_digit_is_lost_near_the_mode_and_far_out(kind: str) -> None:
     """Both differ from the true value by their rounding, at four points."""
     model = model_of(kind)
@@ -433,6 +439,24 @@ def test_few_rows_are_left_alone() -> None:
         pm.Normal("y", pm.Normal("a"), 1, observed=np.zeros(50))
     [part] = Likelihood(read_model(model, None), point_of(model)).parts
     assert not part.form.described
+
+
+def test_a_regression_without_noise_keeps_the_digits_of_its_residuals() -> None:
+    """Residuals of 1e-16 of the data are sums of digits that the plain sum has lost."""
+    model = model_of("no noise")
+    best = {"a": np.array(0.3), "b": np.array([0.1, 0.7, -2])}
+    at = [best | {"s_log__": np.array(s)} for s in (-15.0, -30.0)]
+    faster = synk.pymc.fast(model)
+    exact = truth(model)
+    for point, (value, slope), (other, other_slope) in zip(
+        at, evaluated(model, at), evaluated(faster, at), strict=True
+    ):
+        known = exact(point)
+        assert known is not None
+        true, true_slope = known
+        assert abs(other - true) <= max(0.01 * abs(value - true), 2**-52 * abs(true))
+        gap = np.abs(other_slope - true_slope).max()
+        assert gap <= 0.01 * np.abs(slope - true_slope).max()
 
 
 @pytest.mark.parametrize("rank", [4, 2, 0])

@@ -60,10 +60,10 @@ def least_squares(
     centre, *_ = np.linalg.lstsq(root, triangle[:width, width], rcond=None)
     slopes, squares = np.zeros(width, np.longdouble), np.longdouble(0)
     for begin, end in blocks:
-        rows = design(begin, end)
-        left = y[begin:end] - rows @ centre
+        rows = design(begin, end).astype(np.longdouble)
+        left = y[begin:end] - rows @ centre  # sums of the rows' own digits, where little is left
         slopes += left @ rows
-        squares += np.sum(left.astype(np.longdouble) ** 2)
+        squares += left @ left
     rounding, *_ = np.linalg.lstsq(root.T, slopes.astype(np.float64), rcond=None)
     smallest = np.sqrt(np.maximum(squares - np.sum(rounding.astype(np.longdouble) ** 2), 0.0))
     return LeastSquares(
