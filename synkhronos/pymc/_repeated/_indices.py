@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytensor
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable as Tensor
@@ -60,10 +59,10 @@ class Indices:
 class _Lengths:
     """Lengths of arrays of parameters or of data."""
 
-    expressions: list[Any]
-    parameters: dict[Any, tuple[int, ...]]
-    whole: list[Any]
-    _function: Any = None
+    expressions: list[Tensor]
+    parameters: dict[Tensor, tuple[int, ...]]
+    whole: list[Tensor]
+    _function: Callable[..., Sequence[np.ndarray]] | None = None
 
     def of(self, whole: Sequence[np.ndarray]) -> list[int]:
         """The lengths, where the data are these."""
@@ -80,11 +79,11 @@ class _Lengths:
         with np.errstate(all="ignore"):
             return [int(n) for n in self._function(*given, *whole)]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_function": None}
 
 
-def _axes(node: Any) -> list[tuple[Tensor, Tensor]]:
+def _axes(node: Apply) -> list[tuple[Tensor, Tensor]]:
     """The index arrays of a choice, each with the length of the axis that it chooses from."""
     array, *given = node.inputs
     found = []
