@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from synkhronos._checks import shown
+from synkhronos._transport.processes.slot_pipe import Pipe
 from synkhronos._transport.serialization import unpack_graph
-from synkhronos.search._trial import Pipe, Trial
+from synkhronos.search._trial import Trial
 
 
 def main(task: dict[str, Any]) -> None:
