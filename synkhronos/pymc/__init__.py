@@ -26,6 +26,7 @@
 ``_advice``            `advise`: measures and predicts the speed-up before sampling
 ``_alarm``             raises an error of a sampler's thread in the main thread
 ``_after``             what follows sampling: predictive draws, log-densities, deterministics
+``_fleet``             `map`: many models in slots of cores, one compilation for one graph
 =====================  ===========================================================================
 
 It needs the extra: ``pip install "synkhronos[pymc]"``. PyMC is imported when `parallel` is first
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
         sample_prior_predictive as sample_prior_predictive,
     )
     from synkhronos.pymc._fast import fast as fast
+    from synkhronos.pymc._fleet.mapped import map as map
+    from synkhronos.pymc._fleet.results import Fits as Fits
     from synkhronos.pymc._parallel import Parallel as Parallel
     from synkhronos.pymc._parallel import advise as advise
     from synkhronos.pymc._parallel import divide as divide
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Advice": "_advice",
+    "Fits": "_fleet.results",
     "Parallel": "_parallel",
     "advise": "_parallel",
     "compute_deterministics": "_after.deterministics",
@@ -69,6 +73,7 @@ _HOMES = {
     "divide": "_parallel",
     "fast": "_fast",
     "loo": "_after.loo",
+    "map": "_fleet.mapped",
     "parallel": "_parallel",
     "sample": "_sampling",
     "sample_posterior_predictive": "_after.predictive",
@@ -76,6 +81,7 @@ _HOMES = {
 }
 __all__ = [
     "Advice",
+    "Fits",
     "Parallel",
     "advise",
     "compute_deterministics",
@@ -84,6 +90,7 @@ __all__ = [
     "divide",
     "fast",
     "loo",
+    "map",
     "parallel",
     "sample",
     "sample_posterior_predictive",

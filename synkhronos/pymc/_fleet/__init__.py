@@ -1,0 +1,15 @@
+"""Many models: items in slots of cores, one compilation for all models of one graph.
+
+=================  ===============================================================================
+``mapped``         `map`: checks arguments, and runs the items
+``parent``         ``Fleet``: gives items to processes in slots, and notes how they end
+``entry``          what such a process runs: fits its items one by one
+``fitted``         ``Sampled``: what is done with what `fit` returns
+``compilations``   compiled models of nutpie, which models of one graph share
+``one_graph``      a model as a graph whose data are variables, and its key
+``names``          the names of items, and what follows from them: seeds, names of files
+``results``        ``Fits``: results of items; a folder of files, each written as a whole
+=================  ===============================================================================
+
+Slots and processes are those of ``synkhronos.search`` (``_transport.processes.slots``).
+"""

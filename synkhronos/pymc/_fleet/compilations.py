@@ -1,0 +1,94 @@
+"""Compiled models of nutpie: models with one graph share one."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import pandas as pd
+
+from synkhronos.pymc._fleet.one_graph import OneGraph, one_graph
+
+log = logging.getLogger("synkhronos")
+
+_MOST = 64  # compiled models that are kept; each holds some MB of machine code
+_PLAIN = {"backend": "numba"}  # of these arguments, compiled models are shared
+
+
+@dataclasses.dataclass
+class Compiled:
+    """A compiled model, for all models whose graph has its key.
+
+    `compiled` is nutpie's, and `shared` are the variables of its data, by name.
+    """
+
+    key: tuple[Any, ...]
+    compiled: Any
+    shared: Mapping[str, Any]
+
+    def with_data(self, graph: OneGraph, model: Any) -> Any:
+        """The compiled model with the data, and the coordinates, of another model."""
+        for name, value in graph.data.items():
+            self.shared[name].set_value(value)  # which the function of the initial point reads
+        read = {v.name for v in self.compiled.shared_var_keys}
+        found = self.compiled.with_data(**{n: v for n, v in graph.data.items() if n in read})
+        coords = {
+            name: pd.Index(range(model.dim_lengths[name].eval()) if values is None else values)
+            for name, values in model.coords.items()
+        }
+        return dataclasses.replace(found, _coords={**found.coords, **coords})
+
+
+class Compilations:
+    """Replaces ``nutpie.compile_pymc_model`` in this process, while it is a context.
+
+    Attributes
+    ----------
+    count : int
+        How many models were compiled.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[Compiled] = []
+        self._nutpie: Any = import_module("nutpie") if find_spec("nutpie") else None
+        self._compile: Callable[..., Any] | None = getattr(self._nutpie, "compile_pymc_model", None)
+        self.count = 0
+
+    def __enter__(self) -> Compilations:
+        if self._nutpie is not None:
+            self._nutpie.compile_pymc_model = self.compiled
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._nutpie is not None:
+            self._nutpie.compile_pymc_model = self._compile
+
+    def compiled(self, model: Any, **given: Any) -> Any:
+        """The compiled model of nutpie, with the arguments of ``compile_pymc_model``."""
+        assert self._compile is not None
+        asked = {name: value for name, value in given.items() if value is not None}
+        graph = _graph_of(model) if asked == _PLAIN else None
+        if graph is None:
+            self.count += 1
+            return self._compile(model, **given)
+        for i, kept in enumerate(self._kept):
+            if kept.key == graph.key:
+                self._kept.append(self._kept.pop(i))
+                return kept.with_data(graph, model)
+        self.count += 1
+        template, shared = graph.make()
+        new = Compiled(graph.key, self._compile(template, **given), shared)
+        self._kept = [*self._kept[1 - _MOST :], new]
+        return new.with_data(graph, model)
+
+
+def _graph_of(model: Any) -> OneGraph | None:
+    try:
+        return one_graph(model)
+    except (NotImplementedError, ValueError, TypeError) as exc:
+        log.info("a model is compiled for itself: %s", exc)
+        return None

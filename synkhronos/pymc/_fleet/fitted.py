@@ -1,0 +1,68 @@
+"""What is done with an item: `fit` is called, and the model that it returns is sampled."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+
+from synkhronos._errors import InputError
+
+
+class Sampled:
+    """Fits an item; calls may share compiled models.
+
+    Parameters
+    ----------
+    fit : callable
+    arguments : mapping
+        Of `pm.sample`.
+    members : int
+        The cores of the slot.
+    """
+
+    def __init__(self, fit: Callable[..., Any], arguments: Mapping[str, Any], members: int) -> None:
+        self._fit = fit
+        self._arguments = {
+            "cores": members,
+            "progressbar": False,
+            "quiet": True,
+            "compute_convergence_checks": False,
+            **arguments,
+        }
+        self._takes_seed = takes_seed(fit)
+
+    def __call__(self, item: Any, seed: np.random.SeedSequence) -> Any:
+        """The draws of the model that `fit` returns; or what it returns."""
+        word, *others = (int(state) for state in seed.generate_state(2))
+        np.random.seed(others[0])
+        found = self._fit(item, **({"random_seed": word} if self._takes_seed else {}))
+        model, data = found if _is_model_and_data(found) else (found, {})
+        if not isinstance(model, pm.Model):
+            return found
+        if data:
+            with model:
+                pm.set_data(dict(data))
+        return pm.sample(model=model, random_seed=word, **self._arguments)
+
+
+def takes_seed(fit: Callable[..., Any]) -> bool:
+    """Whether it takes an argument `random_seed`."""
+    try:
+        return "random_seed" in inspect.signature(fit).parameters
+    except (TypeError, ValueError):  # of some builtins
+        return False
+
+
+def _is_model_and_data(found: object) -> bool:
+    if not (isinstance(found, tuple) and found and isinstance(found[0], pm.Model)):
+        return False
+    if len(found) != 2 or not isinstance(found[1], Mapping):
+        raise InputError(
+            "map: fit has returned a model and something else: give a model, or a model and a dict "
+            "of data for pm.set_data"
+        )
+    return True

@@ -1,0 +1,253 @@
+"""`map`: models of one graph, items in slots, how they end, and what a folder holds."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import fleet_cases as cases
+import numpy as np
+import pymc as pm
+import pytest
+from modes import FAST
+from selection import thorough
+
+import synkhronos as synk
+from synkhronos._errors import InputError, InputTypeError, SynkhronosError
+from synkhronos.pymc._fleet import compilations
+from synkhronos.pymc._fleet.compilations import Compilations
+from synkhronos.pymc._fleet.one_graph import one_graph
+
+QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
+SHORT = {"draws": 20, "tune": 20, "chains": 2, "nuts_sampler": "nutpie"}
+
+
+@pytest.mark.parametrize("name", cases.MAKERS)
+def test_models_of_one_graph_have_one_key(name: str) -> None:
+    """Whatever the length; a model of the graph with the data of another has its log-density."""
+    make = cases.MAKERS[name]
+    first, other = one_graph(make(1, 30)), one_graph(make(2, 40))
+    assert first.key == other.key
+    assert first.data.keys() == other.data.keys()
+    model, shared = first.make()
+    for key, value in other.data.items():
+        shared[key].set_value(value)
+    wanted = make(2, 40)
+    at = wanted.initial_point()
+    found = model.compile_logp(mode=FAST)(at)
+    assert found == pytest.approx(wanted.compile_logp(mode=FAST)(at), rel=1e-12)
+    assert found != make(1, 30).compile_logp(mode=FAST)(at)
+
+
+def plain(width: float = 1.0, rows: int = 30, upper: float = 2.0, name: str = "a") -> Any:
+    with pm.Model() as model:
+        a = pm.Uniform(name, 0, upper)
+        pm.Normal("y", a, width, observed=np.arange(rows))
+    return model
+
+
+def per_row(rows: int = 30) -> Any:
+    x = np.arange(float(rows))
+    with pm.Model() as model:
+        pm.Normal("y", pm.Deterministic("mean", pm.Normal("a") * x), 1, observed=x)
+    return model
+
+
+def bounded(at: float) -> Any:
+    with pm.Model() as model:
+        below = pm.Truncated("a", pm.Normal.dist(), lower=np.array([at, at]), shape=2)
+        pm.Normal("y", below.sum(), 1, observed=np.arange(9.0))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (plain(), plain(width=2.0)),
+        (plain(), plain(upper=3.0)),
+        (plain(), plain(name="b")),
+        (per_row(), per_row(40)),
+        (bounded(0.0), bounded(-np.inf)),
+    ],
+    ids=["number", "bound", "name", "shape of a Deterministic", "no bound"],
+)
+def test_other_graphs_have_other_keys(one: Any, other: Any) -> None:
+    assert one_graph(one).key == one_graph(one).key
+    assert one_graph(one).key != one_graph(other).key
+
+
+def test_a_model_is_compiled_once() -> None:
+    """In this process, by nutpie; draws are those of the item's own data, whatever came before."""
+    items = [(1, 30), (2, 40), (1, 30)]
+    with Compilations() as compiled:
+        drawn = [pm.sample(model=cases.model_of(i), random_seed=3, **SHORT, **QUIET) for i in items]
+        assert compiled.count == 1
+    slopes = [found["posterior"]["slopes"].values for found in drawn]
+    assert np.array_equal(slopes[0], slopes[2])
+    assert not np.array_equal(slopes[0], slopes[1])
+    assert [found["observed_data"]["y"].size for found in drawn] == [30, 40, 30]
+
+
+def test_models_that_cannot_be_copied_are_compiled_for_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pm.Model() as model:
+        pm.Normal("a", initval=1.0)
+    found = Compilations()
+    monkeypatch.setattr(found, "_compile", lambda given, **_: given)
+    assert found.compiled(model, backend="numba") is model
+    assert found.compiled(model, backend="jax") is model
+    assert found.count == 2
+
+
+def test_few_compiled_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kept:
+        shared_var_keys: tuple[()] = ()
+
+    found = Compilations()
+    monkeypatch.setattr(compilations, "_MOST", 2)
+    monkeypatch.setattr(found, "_compile", lambda *_, **__: Kept())
+    monkeypatch.setattr(compilations.Compiled, "with_data", lambda self, *_: self)
+    keys = [found.compiled(plain(width=width), backend="numba") for width in (1.0, 2.0, 1.0, 3.0)]
+    assert keys[0] is keys[2]
+    assert found.count == 3
+    assert found.compiled(plain(width=1.0), backend="numba") is keys[0]
+    found.compiled(plain(width=2.0), backend="numba")
+    assert found.count == 4
+
+
+@pytest.mark.timeout(120)
+def test_items_that_fail_are_named_and_the_rest_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "synkhronos")
+    items = {name: name for name in ("raises", "dies", "late", "first", "second", "third")}
+    fits = synk.pymc.map(cases.ended, items, folder=tmp_path, limit=10, cores=2)
+    assert dict(fits) == {name: name.upper() for name in ("first", "second", "third")}
+    assert fits.failed.keys() == {"raises", "dies", "late"}
+    assert "ArithmeticError: this item raises" in fits.failed["raises"]
+    assert "fleet_cases.py" in fits.failed["raises"]
+    assert "killed by SIGKILL" in fits.failed["dies"]
+    assert "longer than limit=10 seconds" in fits.failed["late"]
+    assert json.loads((tmp_path / "failed.json").read_text()) == fits.failed
+    assert {r.getMessage().split()[1] for r in caplog.records} == fits.failed.keys()
+    assert "raises" not in fits
+    with pytest.raises(SynkhronosError, match="item raises has failed: ArithmeticError"):
+        fits["raises"]
+    with pytest.raises(KeyError):
+        fits["fourth"]
+
+
+@pytest.mark.timeout(120)
+def test_a_folder_is_resumed(tmp_path: Path) -> None:
+    """Items with a result are not fitted again; new ones and failed ones are."""
+    results, place = tmp_path / "results", tmp_path / "place"
+    place.mkdir()
+    (place / "b").touch()
+    fit = cases.Counted(place)
+    first = synk.pymc.map(fit, {"a": "a", "b": "b"}, folder=results, random_seed=1, cores=1)
+    assert (dict(first), list(first.failed)) == ({"a": "a"}, ["b"])
+    assert sorted(fit.calls()) == ["a", "b"]
+    (place / "b").unlink()
+    items = {"c": "c", "b": "b", "a": "a"}
+    again = synk.pymc.map(fit, items, folder=results, cores=1)
+    assert (dict(again), again.failed) == (items, {})
+    assert sorted(fit.calls()) == ["b", "c"]
+    assert json.loads((results / "failed.json").read_text()) == {}
+    whole = synk.pymc.map(fit, items, folder=results, random_seed=1)
+    assert (dict(whole), fit.calls()) == (items, [])
+    with pytest.raises(InputError, match=r"random_seed=2, and the results in .* have 1"):
+        synk.pymc.map(fit, items, folder=results, random_seed=2)
+    with pytest.raises(InputError, match="another item named a: remove it"):
+        synk.pymc.map(fit, {"a": "other"}, folder=results)
+    results.chmod(0o777)
+    with pytest.raises(InputError, match=r"another user may write to .* results are pickles"):
+        synk.pymc.map(fit, items, folder=results)
+    assert fit.calls() == []
+
+
+@pytest.mark.timeout(120)
+def test_seeds_follow_from_names() -> None:
+    """For any number of slots, in any order, whatever other items there are."""
+    found = [
+        dict(synk.pymc.map(cases.draws, dict.fromkeys(names), random_seed=1, cores=cores))
+        for names, cores in (("abc", 1), ("cbd", 2))
+    ]
+    assert found[0]["b"] == found[1]["b"]
+    assert found[0]["c"] == found[1]["c"]
+    values = [*found[0].values(), found[1]["d"]]
+    assert len({value for pair in values for value in pair}) == 8
+
+
+@pytest.mark.timeout(120)
+def test_an_interrupt_leaves_the_results(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        synk.pymc.map(cases.interrupts, range(3), folder=tmp_path, cores=1, random_seed=1)
+    assert len(list(tmp_path.glob("*.fit"))) == 1
+    fits = synk.pymc.map(cases.interrupts, [0], folder=tmp_path, cores=1)
+    assert dict(fits) == {0: 0}
+
+
+@pytest.mark.timeout(120)
+def test_a_fit_that_fails_always_ends_the_fleet() -> None:
+    items = ["raises"] * 12
+    with pytest.raises(SynkhronosError, match=r"the first 10 items have failed, .* this item rai"):
+        synk.pymc.map(cases.ended, items, cores=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"fit": 1}, "fit=1: give a function"),
+        ({"items": 3}, "items=3: give a list"),
+        ({"items": "abc"}, "items='abc': give a list"),
+        ({"items": []}, "there is no item"),
+        ({"items": {1: 0, "1": 0}}, "two items are named 1"),
+        ({"items": [open]}, None),
+        ({"fit": lambda item, held=(i for i in ()): item}, "fit.* refers to what cannot be sent"),
+        ({"cores": 0}, "cores=0"),
+        ({"members": 1000}, "members=1000: there are"),
+        ({"random_seed": -1}, "random_seed=-1"),
+        ({"limit": -1}, "limit=-1"),
+        ({"model": 1}, "model= is not for all items"),
+    ],
+)
+def test_what_is_not_possible(
+    given: dict[str, Any], error: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said before anything starts."""
+
+    class Started(Exception):
+        pass
+
+    def start(*args: object, **kwargs: object) -> None:
+        raise Started
+
+    monkeypatch.setattr("synkhronos.pymc._fleet.mapped.Fleet", start)
+    options = {"fit": cases.ended, "items": ["a"], **given}
+    if error is None:
+        with pytest.raises(Started):
+            synk.pymc.map(**options)
+        return
+    with pytest.raises((InputError, InputTypeError), match=re.escape("map: ") + ".*" + error):
+        synk.pymc.map(**options)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", thorough("model", "model and data"))
+def test_draws_do_not_depend_on_slots(kind: str) -> None:
+    """Models of several lengths are sampled by nutpie, in one slot and in two."""
+    if kind == "model":
+        fit, items = cases.model_of, {name: (ord(name), 20 + ord(name)) for name in "abcd"}
+    else:
+        fit, items = cases.SameModel(), {name: ord(name) for name in "abcd"}
+    given = {**SHORT, "random_seed": 1}
+    one = synk.pymc.map(fit, items, cores=1, **given)
+    two = synk.pymc.map(fit, dict(reversed(items.items())), cores=2, **given)
+    assert (one.failed, two.failed) == ({}, {})
+    for name in items:
+        for variable, values in one[name]["posterior"].data_vars.items():
+            assert np.array_equal(values, two[name]["posterior"][variable]), (name, variable)
