@@ -13,6 +13,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from modes import FAST
+from pymc.sampling.mcmc import assign_step_methods
 from selection import thorough
 
 import synkhronos as synk
@@ -79,12 +80,22 @@ def test_other_graphs_have_other_keys(one: Any, other: Any) -> None:
     assert one_graph(one).key != one_graph(other).key
 
 
-def test_a_model_is_compiled_once() -> None:
+def test_a_model_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, by nutpie; draws are those of the item's own data, whatever came before."""
     items = [(1, 30), (2, 40), (1, 30)]
-    with Compilations() as compiled:
+    differentiated = 0
+
+    def assign(*args: Any, **kwargs: Any) -> Any:
+        nonlocal differentiated
+        differentiated += 1
+        return assign_step_methods(*args, **kwargs)
+
+    compiled = Compilations()
+    monkeypatch.setattr(compiled, "_assign", assign)
+    with compiled:
         drawn = [pm.sample(model=cases.model_of(i), random_seed=3, **SHORT, **QUIET) for i in items]
         assert compiled.count == 1
+        assert differentiated == 1
     slopes = [found["posterior"]["slopes"].values for found in drawn]
     assert np.array_equal(slopes[0], slopes[2])
     assert not np.array_equal(slopes[0], slopes[1])
@@ -101,6 +112,20 @@ def test_models_that_cannot_be_copied_are_compiled_for_themselves(
     assert found.compiled(model, backend="numba") is model
     assert found.compiled(model, backend="jax") is model
     assert found.count == 2
+
+
+def test_data_that_change_between_two_calls_are_read_again() -> None:
+    """Of one model, whose step methods were assigned before."""
+    model = cases.named_data(1, 30)
+    found = Compilations()
+    found.assigned(model)
+    with model:
+        pm.set_data({"x": np.zeros(30)})
+    found.assigned(model)
+    seen, graph = found._read
+    assert seen is model
+    assert graph is not None
+    assert not graph.data["x"].any()
 
 
 def test_few_compiled_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

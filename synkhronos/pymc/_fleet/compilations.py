@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from typing import Any
 
 import pandas as pd
+from pymc import NUTS
+from pymc.sampling import mcmc
 
 from synkhronos.pymc._fleet.one_graph import OneGraph, one_graph
 
@@ -19,7 +21,7 @@ _MOST = 64  # compiled models that are kept; each holds some MB of machine code
 _PLAIN = {"backend": "numba"}  # of these arguments, compiled models are shared
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Compiled:
     """A compiled model, for all models whose graph has its key.
 
@@ -46,6 +48,9 @@ class Compiled:
 class Compilations:
     """Replaces ``nutpie.compile_pymc_model`` in this process, while it is a context.
 
+    `pm.sample` also differentiates each model, only to see that NUTS can sample it. Models of a
+    graph that is compiled are spared that: it takes as long as the draws of a small model.
+
     Attributes
     ----------
     count : int
@@ -56,29 +61,48 @@ class Compilations:
         self._kept: list[Compiled] = []
         self._nutpie: Any = import_module("nutpie") if find_spec("nutpie") else None
         self._compile: Callable[..., Any] | None = getattr(self._nutpie, "compile_pymc_model", None)
+        self._assign = mcmc.assign_step_methods
+        self._read: tuple[Any, OneGraph | None] = (None, None)  # the model that is sampled next
         self.count = 0
 
     def __enter__(self) -> Compilations:
         if self._nutpie is not None:
             self._nutpie.compile_pymc_model = self.compiled
+            mcmc.assign_step_methods = self.assigned
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._nutpie is not None:
             self._nutpie.compile_pymc_model = self._compile
+            mcmc.assign_step_methods = self._assign
+
+    def assigned(self, model: Any, step: Any = None, methods: Any = None) -> Any:
+        """As ``assign_step_methods`` of PyMC: the step methods, and which variables each has."""
+        graph = _graph_of(model) if step is None else None
+        self._read = (model, graph)
+        if graph is not None and self._kept_of(graph) is not None:
+            return [], {NUTS: list(model.value_vars)}
+        return self._assign(model, step, methods=methods)
+
+    def _kept_of(self, graph: OneGraph) -> Compiled | None:
+        return next((kept for kept in self._kept if kept.key == graph.key), None)
 
     def compiled(self, model: Any, **given: Any) -> Any:
         """The compiled model of nutpie, with the arguments of ``compile_pymc_model``."""
         assert self._compile is not None
         asked = {name: value for name, value in given.items() if value is not None}
-        graph = _graph_of(model) if asked == _PLAIN else None
+        (before, graph), self._read = self._read, (None, None)
+        if asked != _PLAIN:
+            graph = None
+        elif before is not model:
+            graph = _graph_of(model)
         if graph is None:
             self.count += 1
             return self._compile(model, **given)
-        for i, kept in enumerate(self._kept):
-            if kept.key == graph.key:
-                self._kept.append(self._kept.pop(i))
-                return kept.with_data(graph, model)
+        if (kept := self._kept_of(graph)) is not None:
+            self._kept.remove(kept)
+            self._kept.append(kept)
+            return kept.with_data(graph, model)
         self.count += 1
         template, shared = graph.make()
         new = Compiled(graph.key, self._compile(template, **given), shared)
