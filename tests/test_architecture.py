@@ -437,6 +437,8 @@ def _holds(node: ast.expr, names: set[str], fields: set[str]) -> bool:
 
 # Names of libraries that begin with an underscore, have no public twin, and are used nevertheless.
 PRIVATE_OF_LIBRARIES = {
+    "_coords": "pymc: the coordinates of its graph of a model",
+    "_dim_lengths": "pymc: the lengths of dims of its graph of a model",
     "_flatten_layers": "keras: the only list of all layers inside of a model",
     "_actions": "argparse: the only list of a parser's arguments",
     "_is_owned": "threading.RLock: whether this thread has it, as threading.Condition asks",

@@ -1,4 +1,4 @@
-"""What the process in a slot asks its parent, and tells it."""
+"""The end of a slot's process: requests that its parent answers, and messages."""
 
 from __future__ import annotations
 

@@ -9,9 +9,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-import pandas as pd
-from pymc import NUTS
+from pymc import NUTS, Model
 from pymc.sampling import mcmc
+from pytensor.compile import SharedVariable
+from xarray import Dataset
 
 from synkhronos.pymc._fleet.one_graph import OneGraph, one_graph
 
@@ -28,21 +29,22 @@ class Compiled:
     `compiled` is nutpie's, and `shared` are the variables of its data, by name.
     """
 
-    key: tuple[Any, ...]
+    key: tuple[object, ...]
     compiled: Any
-    shared: Mapping[str, Any]
+    shared: Mapping[str, SharedVariable]
 
-    def with_data(self, graph: OneGraph, model: Any) -> Any:
+    def with_data(self, graph: OneGraph, model: Model) -> object:
         """The compiled model with the data, and the coordinates, of another model."""
         for name, value in graph.data.items():
             self.shared[name].set_value(value)  # which the function of the initial point reads
         read = {v.name for v in self.compiled.shared_var_keys}
         found = self.compiled.with_data(**{n: v for n, v in graph.data.items() if n in read})
         coords = {
-            name: pd.Index(range(model.dim_lengths[name].eval()) if values is None else values)
+            name: range(int(model.dim_lengths[name].eval())) if values is None else list(values)
             for name, values in model.coords.items()
         }
-        return dataclasses.replace(found, _coords={**found.coords, **coords})
+        indexes = Dataset(coords=coords).indexes  # of pandas, as nutpie's own
+        return dataclasses.replace(found, _coords={**found.coords, **indexes})
 
 
 class Compilations:
@@ -60,9 +62,11 @@ class Compilations:
     def __init__(self) -> None:
         self._kept: list[Compiled] = []
         self._nutpie: Any = import_module("nutpie") if find_spec("nutpie") else None
-        self._compile: Callable[..., Any] | None = getattr(self._nutpie, "compile_pymc_model", None)
+        self._compile: Callable[..., object] | None = getattr(
+            self._nutpie, "compile_pymc_model", None
+        )
         self._assign = mcmc.assign_step_methods
-        self._read: tuple[Any, OneGraph | None] = (None, None)  # the model that is sampled next
+        self._read: tuple[object, OneGraph | None] = (None, None)  # the model that is sampled next
         self.count = 0
 
     def __enter__(self) -> Compilations:
@@ -76,7 +80,7 @@ class Compilations:
             self._nutpie.compile_pymc_model = self._compile
             mcmc.assign_step_methods = self._assign
 
-    def assigned(self, model: Any, step: Any = None, methods: Any = None) -> Any:
+    def assigned(self, model: Model, step: object = None, methods: object = None) -> object:
         """As ``assign_step_methods`` of PyMC: the step methods, and which variables each has."""
         graph = _graph_of(model) if step is None else None
         self._read = (model, graph)
@@ -87,7 +91,7 @@ class Compilations:
     def _kept_of(self, graph: OneGraph) -> Compiled | None:
         return next((kept for kept in self._kept if kept.key == graph.key), None)
 
-    def compiled(self, model: Any, **given: Any) -> Any:
+    def compiled(self, model: Model, **given: object) -> object:
         """The compiled model of nutpie, with the arguments of ``compile_pymc_model``."""
         assert self._compile is not None
         asked = {name: value for name, value in given.items() if value is not None}
@@ -110,7 +114,7 @@ class Compilations:
         return new.with_data(graph, model)
 
 
-def _graph_of(model: Any) -> OneGraph | None:
+def _graph_of(model: Model) -> OneGraph | None:
     try:
         return one_graph(model)
     except (NotImplementedError, ValueError, TypeError) as exc:

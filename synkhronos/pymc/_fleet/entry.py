@@ -21,7 +21,7 @@ from synkhronos.pymc._fleet.names import seed_of
 from synkhronos.pymc._fleet.results import write_result
 
 
-def main(task: dict[str, Any]) -> None:
+def main(task: Mapping[str, Any]) -> None:
     """Fit items, until the parent has no more."""
     with (
         contextlib.closing(Pipe(task["requests"], task["replies"])) as pipe,
@@ -51,7 +51,9 @@ def _job(held: mmap.mmap, task: Mapping[str, Any]) -> Sampled:
     return Sampled(job["fit"], job["arguments"], task["members"])
 
 
-def _fit(sampled: Sampled, held: mmap.mmap, asked: Mapping[str, Any], task: Any) -> None:
+def _fit(
+    sampled: Sampled, held: mmap.mmap, asked: Mapping[str, Any], task: Mapping[str, Any]
+) -> None:
     begin, end = asked["at"]
     seed = seed_of(int(task["entropy"]), asked["name"])
     with warnings.catch_warnings():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -24,7 +23,9 @@ class Sampled:
         The cores of the slot.
     """
 
-    def __init__(self, fit: Callable[..., Any], arguments: Mapping[str, Any], members: int) -> None:
+    def __init__(
+        self, fit: Callable[..., object], arguments: Mapping[str, object], members: int
+    ) -> None:
         self._fit = fit
         self._arguments = {
             "cores": members,
@@ -35,7 +36,7 @@ class Sampled:
         }
         self._takes_seed = takes_seed(fit)
 
-    def __call__(self, item: Any, seed: np.random.SeedSequence) -> Any:
+    def __call__(self, item: object, seed: np.random.SeedSequence) -> object:
         """The draws of the model that `fit` returns; or what it returns."""
         word, *others = (int(state) for state in seed.generate_state(2))
         np.random.seed(others[0])
@@ -49,7 +50,7 @@ class Sampled:
         return pm.sample(model=model, random_seed=word, **self._arguments)
 
 
-def takes_seed(fit: Callable[..., Any]) -> bool:
+def takes_seed(fit: Callable[..., object]) -> bool:
     """Whether it takes an argument `random_seed`."""
     try:
         return "random_seed" in inspect.signature(fit).parameters

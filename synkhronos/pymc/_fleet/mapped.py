@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import pytensor
@@ -25,17 +25,17 @@ _SETTINGS = ("mode", "floatX", "cxx")  # of PyTensor, which the script may have 
 
 
 def map(
-    fit: Callable[..., Any],
-    items: Iterable[Any] | Mapping[Hashable, Any],
+    fit: Callable[..., object],
+    items: Iterable[object] | Mapping[Hashable, object],
     *,
     cores: int | None = None,
     members: int = 1,
-    folder: Any = None,
+    folder: str | os.PathLike[str] | None = None,
     random_seed: int | None = None,
     limit: float | None = None,
-    log_dir: Any = None,
+    log_dir: str | os.PathLike[str] | None = None,
     progressbar: bool = True,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Fits:
     """Fit many models, or one model to many data sets, on all cores.
 
@@ -142,7 +142,7 @@ def map(
     return Fits(place, list(found), failed)
 
 
-def _settings() -> dict[str, Any]:
+def _settings() -> dict[str, object]:
     return {name: getattr(pytensor.config, name) for name in _SETTINGS}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from synkhronos._errors import InputError, InputTypeError
 _BYTES = 16  # of a digest
 
 
-def named(items: Any) -> dict[Hashable, Any]:
+def named(items: object) -> dict[Hashable, object]:
     """Items by their names: keys, or places.
 
     Raises

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytensor
+from pymc import Model
 from pymc.model.fgraph import (
     ModelDeterministic,
     ModelFreeRV,
@@ -18,8 +18,9 @@ from pymc.model.fgraph import (
     model_from_fgraph,
 )
 from pytensor.compile import SharedVariable
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
@@ -47,12 +48,12 @@ class OneGraph:
         Makes the model, and returns it with the variables by name.
     """
 
-    key: tuple[Any, ...]
+    key: tuple[object, ...]
     data: Mapping[str, np.ndarray]
-    make: Callable[[], tuple[Any, dict[str, Any]]]
+    make: Callable[[], tuple[Model, dict[str, SharedVariable]]]
 
 
-def one_graph(model: Any) -> OneGraph:
+def one_graph(model: Model) -> OneGraph:
     """Read a model.
 
     Data are those of `pm.Data`, observed values, and arrays of the graph. An array that holds inf
@@ -66,7 +67,7 @@ def one_graph(model: Any) -> OneGraph:
     graph, _ = fgraph_from_model(model)
     found = dict.fromkeys(v for node in toposort(graph.outputs) for v in node.inputs)
     given = [v for v in found if isinstance(v, SharedVariable) and _is_tensor(v)]
-    lifted: dict[Variable, Any] = {}
+    lifted: dict[Variable, SharedVariable] = {}
     for constant in [v for v in found if _is_data(graph, v)]:
         value = np.asarray(constant.data)
         name = f"synk data {len(lifted)}"
@@ -80,7 +81,7 @@ def one_graph(model: Any) -> OneGraph:
     again = FunctionGraph(outputs=outputs, clone=False)
     again._coords, again._dim_lengths = graph._coords, graph._dim_lengths
 
-    def make() -> tuple[Any, dict[str, Any]]:
+    def make() -> tuple[Model, dict[str, SharedVariable]]:
         return model_from_fgraph(again, mutate_fgraph=True), shared
 
     key = (model.check_bounds, *_key(again, shared), *_fixed(outputs, shared))
@@ -101,7 +102,7 @@ def _is_size(graph: FunctionGraph, constant: Variable) -> bool:
     return all(_sizes_observed(graph, *client) for client in graph.clients[constant])
 
 
-def _sizes_observed(graph: FunctionGraph, node: Any, place: int) -> bool:
+def _sizes_observed(graph: FunctionGraph, node: Apply, place: int) -> bool:
     return (
         isinstance(node.op, RandomVariable)
         and place == _SIZE
@@ -125,7 +126,7 @@ def _is_data(graph: FunctionGraph, variable: Variable) -> bool:
     return _is_size(graph, variable) or all(_takes_numbers(*client) for client in clients)
 
 
-def _takes_numbers(node: Any, place: int) -> bool:
+def _takes_numbers(node: Apply, place: int) -> bool:
     if isinstance(node.op, RandomVariable):
         return place > _SIZE
     return isinstance(node.op, _TAKES_NUMBERS)
@@ -143,7 +144,7 @@ def _rebuilt(graph: FunctionGraph, replaced: Mapping[Variable, Variable]) -> lis
     return [now.get(v, v) for v in graph.outputs]
 
 
-def _fixed(outputs: list[Variable], shared: Mapping[str, Any]) -> list[Any]:
+def _fixed(outputs: list[Variable], shared: Mapping[str, SharedVariable]) -> list[object]:
     """What the shapes of parameters and Deterministics follow from: lengths, and integers."""
     kinds = (ModelFreeRV, ModelDeterministic)
     named = [v for v in outputs if v.owner is not None and isinstance(v.owner.op, kinds)]
@@ -152,8 +153,8 @@ def _fixed(outputs: list[Variable], shared: Mapping[str, Any]) -> list[Any]:
     return [(v.shape, v.item() if v.ndim == 0 and v.dtype.kind in "iu" else None) for v in values]
 
 
-def _key(graph: FunctionGraph, data: Mapping[str, Any]) -> tuple[Any, ...]:
-    places: dict[Variable, Any] = {v: ("data", name, v.type) for name, v in data.items()}
+def _key(graph: FunctionGraph, data: Mapping[str, SharedVariable]) -> tuple[object, ...]:
+    places: dict[Variable, object] = {v: ("data", name, v.type) for name, v in data.items()}
     nodes = []
     for number, node in enumerate(toposort(graph.outputs)):
         for v in node.inputs:
@@ -164,13 +165,13 @@ def _key(graph: FunctionGraph, data: Mapping[str, Any]) -> tuple[Any, ...]:
     return ([places[v] for v in graph.outputs], nodes)
 
 
-def _leaf(variable: Variable, number: int) -> tuple[Any, ...]:
+def _leaf(variable: Variable, number: int) -> tuple[object, ...]:
     if isinstance(variable, Constant):
         return ("constant", variable.signature())
     return ("input", number, variable.type, variable.name)
 
 
-def _op_key(op: Any) -> object:
+def _op_key(op: Op) -> object:
     """What is equal for equal operations; models make new transforms each time."""
     if not isinstance(op, ModelVar):
         return op

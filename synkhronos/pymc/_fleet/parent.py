@@ -44,7 +44,7 @@ class Settings:
     log_dir: Path | None
 
 
-class Worker(SlotProcess):
+class Fitter(SlotProcess):
     """A process that fits items, one after another.
 
     Attributes
@@ -78,7 +78,7 @@ class Worker(SlotProcess):
         )
 
 
-class Fleet(Slots[Worker]):
+class Fleet(Slots[Fitter]):
     """Fits items, each in the next slot that is free.
 
     Parameters
@@ -124,14 +124,14 @@ class Fleet(Slots[Worker]):
         """Whether there are items that no process asks for."""
         return len(self._left) > self._starting
 
-    def started(self, cores: Sequence[int]) -> Worker:
+    def started(self, cores: Sequence[int]) -> Fitter:
         """A process, which will ask for items."""
-        process = Worker(self._processes, cores, self._settings, self._folder)
+        process = Fitter(self._processes, cores, self._settings, self._folder)
         self._processes += 1
         self._starting += 1
         return process
 
-    def take(self, process: Worker, message: Mapping[str, Any]) -> None:
+    def take(self, process: Fitter, message: Mapping[str, Any]) -> None:
         """Give the next item, or note how the last one has ended."""
         if "next" in message:
             self._starting -= not process.asked
@@ -142,7 +142,7 @@ class Fleet(Slots[Worker]):
         elif "raised" in message:
             self._fail(process, message["raised"], message.get("traceback", ""))
 
-    def _give(self, process: Worker) -> None:
+    def _give(self, process: Fitter) -> None:
         if not self._left:
             process.reply({})
             process.ends_soon()
@@ -151,7 +151,7 @@ class Fleet(Slots[Worker]):
         process.limit(self._limit)
         process.reply({"name": str(item.name), "at": item.at, "item": item.digest})
 
-    def _end(self, process: Worker) -> None:
+    def _end(self, process: Fitter) -> None:
         process.item = None
         self._succeeded = True
         self._count()
@@ -160,7 +160,7 @@ class Fleet(Slots[Worker]):
         self._done += 1
         self._bar.show(self._done)
 
-    def _fail(self, process: Worker, why: str, text: str = "") -> None:
+    def _fail(self, process: Fitter, why: str, text: str = "") -> None:
         item, process.item = process.item, None
         if item is None:
             return
@@ -175,11 +175,11 @@ class Fleet(Slots[Worker]):
                 f"{why}. Mend fit{last}"
             )
 
-    def lost(self, process: Worker, why: str) -> None:
+    def lost(self, process: Fitter, why: str) -> None:
         """The item has failed; another process goes on with the others."""
         if not process.asked:
             raise SynkhronosError(f"map: a process did not start: {why}")
         self._fail(process, why)
 
-    def given_up(self, process: Worker) -> None:
+    def given_up(self, process: Fitter) -> None:
         """Nothing: its item has no result."""

@@ -34,7 +34,7 @@ class Folder:
         It cannot be made, or another user may write to it.
     """
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, given: str | os.PathLike[str] | None) -> None:
         if given is None:
             given = tempfile.mkdtemp(prefix="synk-map-")
             weakref.finalize(self, shutil.rmtree, given, ignore_errors=True)
