@@ -1,4 +1,4 @@
-"""What is done with an item: `fit` is called, and the model that it returns is sampled."""
+"""Fits one item: calls `fit`, and samples the model that it returns."""
 
 from __future__ import annotations
 
