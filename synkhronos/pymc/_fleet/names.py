@@ -1,4 +1,4 @@
-"""What follows from the name of an item: its seed and its file, whatever other items there are."""
+"""Seeds and files of items: they follow from the name of an item alone."""
 
 from __future__ import annotations
 
