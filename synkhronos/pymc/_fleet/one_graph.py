@@ -145,7 +145,7 @@ def _rebuilt(graph: FunctionGraph, replaced: Mapping[Variable, Variable]) -> lis
 
 
 def _fixed(outputs: list[Variable], shared: Mapping[str, SharedVariable]) -> list[object]:
-    """What the shapes of parameters and Deterministics follow from: lengths, and integers."""
+    """Lengths and integers that shapes of parameters and Deterministics follow from."""
     kinds = (ModelFreeRV, ModelDeterministic)
     named = [v for v in outputs if v.owner is not None and isinstance(v.owner.op, kinds)]
     read = set(ancestors([v for v in named if None in v.type.shape]))
@@ -172,7 +172,7 @@ def _leaf(variable: Variable, number: int) -> tuple[object, ...]:
 
 
 def _op_key(op: Op) -> object:
-    """What is equal for equal operations; models make new transforms each time."""
+    """Equal for equal operations; models make new transforms each time."""
     if not isinstance(op, ModelVar):
         return op
     transform = op.transform if isinstance(op, ModelValuedVar) else None
