@@ -64,6 +64,13 @@ def bounded(at: float) -> Any:
     return model
 
 
+def transformed(upper: float) -> Any:
+    with pm.Model() as model:
+        a = pm.Normal("a", transform=pm.distributions.transforms.Interval(0, upper))
+        pm.Normal("y", a, 1, observed=np.arange(9.0))
+    return model
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -72,8 +79,9 @@ def bounded(at: float) -> Any:
         (plain(), plain(name="b")),
         (per_row(), per_row(40)),
         (bounded(0.0), bounded(-np.inf)),
+        (transformed(1.0), transformed(2.0)),
     ],
-    ids=["number", "bound", "name", "shape of a Deterministic", "no bound"],
+    ids=["number", "bound", "name", "shape of a Deterministic", "no bound", "transform"],
 )
 def test_other_graphs_have_other_keys(one: Any, other: Any) -> None:
     assert one_graph(one).key == one_graph(one).key
