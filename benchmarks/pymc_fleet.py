@@ -51,7 +51,7 @@ def contend(who: str, models: int, graphs: int, rows: int, draws: int) -> None:
     from synkhronos.pymc import map as fleet
 
     make = functools.partial(model_of, graphs=graphs, rows=rows)
-    given = {"draws": draws, "tune": draws, "chains": 2, "nuts_sampler": "nutpie"}
+    given: dict[str, Any] = {"draws": draws, "tune": draws, "chains": 2, "nuts_sampler": "nutpie"}
     before, began = processor_seconds(), time.perf_counter()
     if who == "map":
         failed = fleet(make, range(models), random_seed=1, progressbar=False, **given).failed
