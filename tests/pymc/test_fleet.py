@@ -182,6 +182,7 @@ def test_a_folder_is_resumed(tmp_path: Path) -> None:
     (place / "b").touch()
     fit = cases.Counted(place)
     first = synk.pymc.map(fit, {"a": "a", "b": "b"}, folder=results, random_seed=1, cores=1)
+    assert isinstance(first, synk.pymc.Fits)
     assert (dict(first), list(first.failed)) == ({"a": "a"}, ["b"])
     assert sorted(fit.calls()) == ["a", "b"]
     (place / "b").unlink()

@@ -300,7 +300,8 @@ synk.pymc.parallel(model)""",
         Mistake(
             "import pymc as pm\nsynk.pymc.parallel(pm.Model(), n_parallel=2)",
             "InputTypeError: parallel: no option 'n_parallel'; there are model, dim, members, "
-            "members_per_chain, chains, mode, min_speedup, row_wise; did you mean members=?",
+            "members_per_chain, chains, mode, min_speedup, row_wise, repeated; "
+            "did you mean members=?",
             needs="pymc",
         ),
         Mistake(

@@ -74,4 +74,5 @@ def _made[T](
         return called(kinds[name], arguments, path)
     except (InputError, TypeError) as exc:
         text = str(exc)
-        raise InputError(text if text.startswith(path) else f"{path}: {text}") from None
+        named = text.startswith((f"{path}.", f"{path}:"))
+        raise InputError(text if named else f"{path}: {text}") from None
