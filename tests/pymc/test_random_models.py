@@ -70,7 +70,11 @@ def outcome(model: pm.Model, group: synk.Group) -> str:
     plain, beyond = plain[: len(at)], plain[len(at) :]
     divided, divided_beyond = divided[: len(at)], divided[len(at) :]
     if any(np.isfinite(value) and np.isnan(slope).any() for value, slope in beyond):
-        beyond = values(model, far, STABLE)  # what an unstable formula loses, no digits bring back
+        # what an unstable formula loses, no digits bring back; both are rewritten then
+        beyond = values(model, far, STABLE)
+        with warnings.catch_warnings(), group.active(), synk.pymc.parallel(model):
+            warnings.simplefilter("ignore", RuntimeWarning)
+            divided_beyond = values(model, far, STABLE)
     check_not_worse(model, far, beyond, divided_beyond)
     if not all(np.isfinite(slope).all() for _, slope in plain):
         # nan where a stable formula has a number, such as the logarithm of a tiny probability

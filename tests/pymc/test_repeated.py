@@ -479,28 +479,3 @@ def test_least_squares_near_its_solution(rank: int) -> None:
         rounding = np.sqrt(np.sum(terms**2, axis=0)) + np.abs(x).T @ np.abs(left.astype(float))
         allowed = 2**-50 * rounding + 1e-300
         assert np.all(np.abs(slope - true) <= allowed)
-
-
-@pytest.mark.parametrize("family", ["Poisson", "Bernoulli", "Binomial"])
-def test_groups_without_events_have_slope_0_where_their_rate_is_0(family: str) -> None:
-    """The logarithm of the rate is -inf there, and no row takes it."""
-    group = np.arange(400) % 2
-    with pm.Model() as model:
-        rate = pm.math.exp(z(shape=2))[group]
-        events = np.where(group == 0, 0, 1)
-        if family == "Poisson":
-            pm.Poisson("y", rate, observed=events)
-        elif family == "Bernoulli":
-            pm.Bernoulli("y", rate, observed=events)
-        else:
-            pm.Binomial("y", 3, rate, observed=events)
-    at = [{"z": np.array([-800.0, -0.5])}]  # exp(-800) is 0
-    with synk.pymc.parallel(model, members=1) as divided:
-        assert "sums by group" in repr(
-            [p.form.described for p in divided._evaluator.likelihood.parts]
-        )
-        [(value, slope)] = evaluated(model, at)
-    plain = evaluated(model, at)[0]
-    np.testing.assert_allclose(value, plain[0], rtol=1e-12)
-    assert np.isfinite(slope).all()
-    np.testing.assert_allclose(slope[1], plain[1][1], rtol=1e-12)

@@ -71,11 +71,6 @@ def _times(count: Tensor, value: Tensor) -> Tensor:
     return pt.switch(pt.eq(count, 0), 0.0, count * value)
 
 
-def _logarithm_times(count: Tensor, value: Tensor) -> Tensor:
-    """A sum of equal logarithms; 0 with slope 0 if there are none, also of 0."""
-    return count * pt.log(pt.switch(pt.eq(count, 0), 1.0, value))
-
-
 def _outside(
     sums: GroupSums, outside: np.ndarray, constant: np.ndarray | float = 0.0
 ) -> np.ndarray:
@@ -110,8 +105,7 @@ def _binomial(
     if node is None or not (
         isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Sigmoid)
     ):
-        never = pt.log1p(-pt.switch(pt.eq(no, 0), 0.0, p))
-        return _logarithm_times(yes, p) + no * never + constant
+        return _times(yes, pt.log(p)) + _times(no, pt.log1p(-p)) + constant
     logit = node.inputs[0]
     far = pt.switch(logit >= 0, -_times(no, logit), _times(yes, logit))
     return far - (yes + no) * pt.softplus(pt.switch(logit >= 0, -logit, logit)) + constant
@@ -124,7 +118,7 @@ def _poisson(sums: GroupSums, value: np.ndarray) -> list[np.ndarray]:
 
 
 def _poisson_density(rows: Tensor, total: Tensor, constant: Tensor, mu: Tensor) -> Tensor:
-    return _logarithm_times(total, mu) - rows * mu + constant
+    return _times(total, pt.log(mu)) - rows * mu + constant
 
 
 def _exponential(sums: GroupSums, value: np.ndarray) -> list[np.ndarray]:
