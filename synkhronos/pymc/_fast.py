@@ -166,7 +166,8 @@ def fast(
     compiled when the copy is first sampled; that takes up to 1.5 times as long as for the model.
 
     `pm.set_data` on the copy changes its log-density, as in any model; it is NaN as long as data
-    differ in their numbers of rows. Functions that nutpie
+    differ in their numbers of rows. ``set_value`` of a data variable passes by the copy, whose
+    log-density stays as it was: use `pm.set_data`. Functions that nutpie
     has compiled keep the data that they were compiled with; its `with_data` is refused for data
     that the log-density reads.
 
