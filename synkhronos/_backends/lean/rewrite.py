@@ -11,7 +11,6 @@ from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
-from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.tensor.basic import Alloc, Split
 from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.math import Dot, cast
@@ -19,6 +18,7 @@ from pytensor.tensor.shape import SpecifyShape
 
 from synkhronos._backends.lean.op import Lean
 from synkhronos._backends.lean.outer import SumsOfOuterProducts
+from synkhronos._backends.where import Where
 
 log = logging.getLogger("synkhronos")
 
@@ -88,28 +88,17 @@ def _known(op: Op) -> type | None:
     return type(op) if type(op) in _KNOWN else None
 
 
-class _Replace(GraphRewriter):
-    """Puts lean operations into a graph that is otherwise ready for numba.
-
-    Parameters
-    ----------
-    operation : class, optional
-        Only graphs with such an operation are changed. Default: all.
-    """
+class _Replace(Where):
+    """Puts lean operations into a graph that is otherwise ready for numba."""
 
     def __init__(self, operation: type = object) -> None:
-        super().__init__()
-        self.operation = operation
+        super().__init__(operation)
         self.refused: set[type] = set()
         self.available: bool | None = None
 
-    def add_requirements(self, fgraph: FunctionGraph) -> None:
-        """Add none."""
-
-    def apply(self, fgraph: FunctionGraph) -> None:
+    def change(self, fgraph: FunctionGraph) -> None:
         """Replace the nodes that this package has code for."""
-        asked = any(isinstance(node.op, self.operation) for node in fgraph.apply_nodes)
-        if not asked or not self._is_available():
+        if not self._is_available():
             return
         for node in fgraph.toposort():
             kind = _known(node.op)

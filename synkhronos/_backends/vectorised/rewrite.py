@@ -11,13 +11,13 @@ from typing import Any
 
 from pytensor.compile.mode import optdb
 from pytensor.compile.rewriting import inline_ofg_node
-from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import cast
 from pytensor.tensor.symbolic import FusibleSymbolicOp, FusibleSymbolicOpDerivative
 
 from synkhronos._backends.vectorised.op import Vectorised, has_vectorised
 from synkhronos._backends.vectorised.table import has_code
+from synkhronos._backends.where import Where
 
 log = logging.getLogger("synkhronos")
 
@@ -40,33 +40,7 @@ def is_replaced(variable: Any) -> bool:
     )
 
 
-class _Where(GraphRewriter):
-    """A rewrite of graphs with an operation.
-
-    Parameters
-    ----------
-    operation : class, optional
-        Only graphs with such an operation are changed. Default: all.
-    """
-
-    def __init__(self, operation: type = object) -> None:
-        super().__init__()
-        self.operation = operation
-
-    def add_requirements(self, fgraph: Any) -> None:
-        """Add none."""
-
-    def apply(self, fgraph: Any) -> None:
-        """Change the graph, if it has the operation."""
-        if any(isinstance(node.op, self.operation) for node in fgraph.apply_nodes):
-            self.change(fgraph)
-
-    def change(self, fgraph: Any) -> None:
-        """Change the graph."""
-        raise NotImplementedError
-
-
-class _Open(_Where):
+class _Open(Where):
     """Puts the graphs of operations such as softmax in their place, as fusion does later.
 
     Else their functions, which are inside of them, would not be replaced.
@@ -82,7 +56,7 @@ class _Open(_Where):
                     fgraph.replace_all(pairs, reason=_TAG)
 
 
-class _Replace(_Where):
+class _Replace(Where):
     """Puts vectorised operations into a graph."""
 
     def change(self, fgraph: Any) -> None:
@@ -97,7 +71,7 @@ class _Replace(_Where):
             fgraph.replace(variable, new, reason=_TAG)
 
 
-class _Flatten(_Where):
+class _Flatten(Where):
     """Makes one long loop where there would be many short ones, of which few are vectorised.
 
     PyTensor has a loop for each axis, and the innermost one may have only a few steps. Axes of
