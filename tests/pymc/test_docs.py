@@ -1,4 +1,4 @@
-"""The pages on PyMC: examples run, and the list of models is that of the tests."""
+"""The pages and docstrings on PyMC: examples run, and listed models are those of the tests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from doc_examples import check_examples, modules_of
+from public_names import check_public_names
 from zoo import FAMILIES, KINDS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -56,3 +58,12 @@ def test_examples(page: str) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("name", modules_of("synkhronos.pymc"))
+def test_examples_of_docstrings(name: str) -> None:
+    check_examples(name)
+
+
+def test_public_names_say_the_package_that_users_import() -> None:
+    check_public_names("synkhronos.pymc")

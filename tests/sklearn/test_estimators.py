@@ -12,7 +12,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from doc_examples import check_examples, modules_of
 from modes import FAST
+from public_names import check_public_names
 from pytensor.compile.mode import register_mode
 from selection import thorough
 from sklearn.base import clone
@@ -177,3 +179,12 @@ def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(synk.BackendMissing, match=r'pip install "synkhronos\[sklearn\]"'):
         synkhronos.sklearn.SynkRegressor  # noqa: B018
+
+
+@pytest.mark.parametrize("name", modules_of("synkhronos.sklearn"))
+def test_examples_of_docstrings(name: str) -> None:
+    check_examples(name)
+
+
+def test_public_names_say_the_package_that_users_import() -> None:
+    check_public_names("synkhronos.sklearn")

@@ -1,0 +1,52 @@
+"""The examples in the docstrings of the package's modules."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import inspect
+import pkgutil
+from types import ModuleType
+
+import pytensor
+
+import synkhronos as synk
+
+LARGE = ("synkhronos.pymc", "synkhronos.sklearn")  # their folders of tests run their examples
+
+
+def modules_of(package: str) -> list[str]:
+    """The names of a package and all modules below it."""
+    path = importlib.import_module(package).__path__
+    return [package] + [m.name for m in pkgutil.walk_packages(path, f"{package}.")]
+
+
+def check_examples(name: str) -> None:
+    """Run the examples of a module."""
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    examples = examples_of(importlib.import_module(name))
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):  # no example is about the compiler
+        for test in examples:
+            runner.run(test)
+    synk.close()
+    assert runner.failures == 0
+
+
+def examples_of(module: ModuleType) -> list[doctest.DocTest]:
+    """The examples of all that a module defines, also of classes that name a public package."""
+    finder = doctest.DocTestFinder()
+    tree = ast.parse(inspect.getsource(module))
+    own = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    classes = {n: c for n, c in vars(module).items() if inspect.isclass(c) and n == c.__name__}
+    elsewhere = {f"{module.__name__}.{n}" for n in classes if n not in own}
+    found = [
+        test
+        for test in finder.find(module)
+        if not any(f"{test.name}.".startswith(f"{path}.") for path in elsewhere)
+    ]
+    for name in own:
+        if classes[name].__module__ != module.__name__:
+            path = f"{module.__name__}.{name}"
+            found += finder.find(classes[name], path, module=False, globs=dict(vars(module)))
+    return [test for test in found if test.examples]

@@ -1,0 +1,28 @@
+"""The examples in docstrings run."""
+
+from __future__ import annotations
+
+import pytest
+from doc_examples import LARGE, check_examples, modules_of
+
+# they read configs, by msgspec
+CONFIGS = [f"synkhronos.training.{n}" for n in ("config", "configured")]
+CONFIGS += [
+    f"synkhronos.training._configured.{n}" for n in ("metrics", "optimizer", "rows", "rules")
+]
+CONFIGS += ["synkhronos.search._configured"]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in modules_of("synkhronos") if not f"{name}.".startswith(LARGE)]
+)
+def test_examples_run(name: str) -> None:
+    if name.startswith(("synkhronos.nn.layers", "synkhronos.zoo.")):
+        pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
+    if name in CONFIGS:
+        pytest.importorskip("msgspec", reason="msgspec is not installed (synkhronos[train])")
+    if name.startswith("synkhronos.search."):
+        pytest.importorskip("optuna", reason="Optuna is not installed (synkhronos[search])")
+    if name == "synkhronos.nn._jax":
+        pytest.importorskip("jax", reason="JAX is not installed (the extra: synkhronos[jax])")
+    check_examples(name)
