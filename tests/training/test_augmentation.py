@@ -12,6 +12,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from modes import FAST
 
 import synkhronos as synk
 from synkhronos import nn, rules
@@ -27,7 +28,7 @@ MEAN, SCALE = 100.0, 2.0
 
 @pytest.fixture(autouse=True)
 def _no_compiler() -> Iterator[None]:
-    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+    with pytensor.config.change_flags(mode=FAST):
         yield
 
 

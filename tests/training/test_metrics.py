@@ -10,6 +10,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import sklearn.metrics as theirs
+from modes import FAST
 
 import synkhronos as synk
 from synkhronos.extensions import Batches
@@ -59,7 +60,7 @@ DATA = (SCORES, LABELS, PREDICTED, TARGETS)
 
 @pytest.fixture(autouse=True)
 def _no_compiler() -> Iterator[None]:
-    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+    with pytensor.config.change_flags(mode=FAST):
         yield
 
 

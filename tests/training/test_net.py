@@ -12,6 +12,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from modes import FAST
 
 import synkhronos as synk
 from synkhronos import nn
@@ -31,7 +32,7 @@ HOW: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _no_compiler() -> Iterator[None]:
-    with pytensor.config.change_flags(mode="FAST_COMPILE", floatX="float64"):
+    with pytensor.config.change_flags(mode=FAST, floatX="float64"):
         yield
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from modes import FAST
 from selection import thorough
 from user_scripts import LIMIT
 
@@ -241,7 +242,7 @@ def test_a_second_fit_goes_on(group2: synk.Group, tmp_path: Path) -> None:
     for parts in ([4], [1, 3, 4]):
         x, w = pt.dmatrix("x"), pytensor.shared(np.zeros(3), name="w")
         rows = np.random.default_rng(0).normal(size=(50, 3))
-        with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        with pytensor.config.change_flags(mode=FAST):
             trainer: Any = fit(
                 ((x - w) ** 2).mean(),
                 [w],
