@@ -13,6 +13,7 @@ from pymc.distributions.dist_math import I1e
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.math import TriGamma
 from pytensor.tensor.elemwise import Elemwise
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos._backends.lean.mode import lean
@@ -40,7 +41,7 @@ def all_of(x: Any) -> Any:
     ]
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", *thorough("float32")])
 def test_values_and_gradients_are_those_of_the_plain_functions(dtype: str) -> None:
     """Also where the caller's flags allow changes of sums, which PyTensor's do."""
     x = pt.vector("x", dtype=dtype)
@@ -85,6 +86,7 @@ def scalar_operations(graph: Any) -> list[Any]:
     return found
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp", "logaddexp"])
 def test_functions_inside_of_symbolic_operations_are_replaced(name: str, dtype: str) -> None:
@@ -104,6 +106,7 @@ def test_functions_inside_of_symbolic_operations_are_replaced(name: str, dtype: 
     plain = pytensor.function([x], wanted, mode="FAST_COMPILE")
     rtol = 1e-13 if dtype == "float64" else 3e-5
     for found, expected in zip(fast(value), plain(value), strict=True):
+        assert found.dtype == dtype
         np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol)
 
 
