@@ -3,11 +3,12 @@
     python -P tests/run.py default | quick | all | lowest | newest | companions
 
 First the tests that may run beside others, in two processes more than there are cores, since many
-tests wait; then those with the marker `alone`, one after the other. What the first of the processes
-writes is shown at once.
+tests wait; then those with the marker `unhurried`, one for each core; then those with the marker
+`alone`, one after the other. What the first of the processes writes is shown at once.
 
 A test that forks a group takes three quarters of the processor time where the process has not
-imported PyMC. So each process of the first kind is two, one after the other.
+imported PyMC. So the first kind has two collections, and each of its processes is two, one after
+the other (`support/sharing.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -32,7 +32,8 @@ DEAREST = 10  # files
 SELECTIONS = {"default": "not thorough", "quick": "not thorough and not slow", "all": ""}
 SELECTIONS["lowest"] = SELECTIONS["newest"] = SELECTIONS["quick"]
 SELECTIONS["companions"] = SELECTIONS["default"]
-ENGINE = ("plan", "host", "backends", "transport", "engine", "api", "test_architecture.py")
+ENGINE = ("plan", "host", "backends", "transport", "engine", "api")
+ENGINE += ("test_architecture.py", "test_docstrings.py")
 EXTRAS = (  # what each optional library does for us
     *("extensions/test_checkpoints.py", "fuzz", "interop", "nn", "ops", "search", "sklearn", "zoo"),
     *("training/sources", "training/test_config.py", "training/test_exporters.py"),
@@ -44,27 +45,16 @@ PROMISES = "tests/test_promises.py"  # it looks at all tests
 NONE_WENT_WRONG = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
-def run(selection: str, parts: Mapping[str, Sequence[str]], folder: Path, shown: bool) -> list[int]:
-    """Run pytest for each part, with its arguments; the exit statuses.
-
-    Whoever runs the same part at the same time takes tests that no other has taken. Each has a
-    folder of its own for tmp_path: processes that share one clean it up at the same time, and one
-    of them may then fail after its last test.
-    """
+def run(selection: str, arguments: Sequence[str], place: Path, processes: int = 0) -> int:
+    """Run pytest with these arguments; its exit status. It leaves reports beside `place`."""
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["-p", "no:zarr", "-m", selection]  # zarr's plugin takes half a second to import
-    folder.mkdir()
-    codes = []
-    for name, arguments in parts.items():
-        files = f"--junit-xml={folder / name}.xml", f"--basetemp={folder / name}"
-        taken = f"--taken={folder.with_name(f'taken {name}')}"
-        given = folder / f"{name}.txt"  # so that the command stays short: runs record it
-        given.write_text("\n".join(arguments))
-        whole = [*command, f"@{given}", *files, taken]
-        with (folder / "output").open("a") as output:
-            to: dict[str, Any] = {} if shown else {"stdout": output, "stderr": subprocess.STDOUT}
-            codes.append(subprocess.run(whole, cwd=ROOT, check=False, **to).returncode)
-    return codes
+    if processes:
+        command.append(f"--processes={processes}")
+    given = place.with_suffix(".txt")  # so that the command stays short: runs record it
+    given.write_text("\n".join(arguments))
+    files = f"--junit-xml={place.with_suffix('.xml')}", f"--basetemp={place}"
+    return subprocess.run([*command, f"@{given}", *files], cwd=ROOT, check=False).returncode
 
 
 def run_beside(selection: str, paths: list[str], folder: Path) -> list[int]:
@@ -73,29 +63,15 @@ def run_beside(selection: str, paths: list[str], folder: Path) -> list[int]:
     large = [f for f in files if f.startswith(LARGE)]
     small = [f for f in files if f != PROMISES and f not in large]
     parts = {kind: files for kind, files in (("small", small), ("large", large)) if files}
-    promises = {} if paths else {"promises": ["-k", Path(PROMISES).stem]}
-    folders = [folder / str(number) for number in range(len(os.sched_getaffinity(0)) + 2)]
-    with ThreadPoolExecutor(len(folders)) as pool:
-        others = [
-            pool.submit(run, selection, turned(parts, i / len(folders)), folders[i], False)
-            for i in range(1, len(folders))
+    if not paths:  # all are collected, for the promises
+        parts["large"] = [f"--deselect={file}" for file in small]
+    processes = len(os.sched_getaffinity(0)) + 2
+    with ThreadPoolExecutor(len(parts)) as pool:
+        begun = [
+            pool.submit(run, selection, arguments, folder / kind, processes)
+            for kind, arguments in parts.items()
         ]
-        codes = run(selection, promises | parts, folders[0], True)
-    for each in folders[1:]:
-        print((each / "output").read_text(), flush=True)
-    return codes + [code for other in others for code in other.result()]
-
-
-def turned(parts: Mapping[str, Sequence[str]], by: float) -> dict[str, list[str]]:
-    """The parts with their files in turned orders: from the one at this fraction on.
-
-    pytest compiles each file of tests once. Processes that begin at the same file would all do it.
-    """
-    found = {}
-    for kind, files in parts.items():
-        start = int(by * len(files))
-        found[kind] = [*files[start:], *files[:start]]
-    return found
+        return [each.result() for each in begun]
 
 
 def save_time(selection: str) -> None:
@@ -113,6 +89,11 @@ def save_time(selection: str) -> None:
     os.environ["PYTENSOR_FLAGS"] = ",".join(filter(None, flags))
 
 
+def both(*markers: str) -> str:
+    """The selection of tests that two others have in common."""
+    return " and ".join(filter(None, markers))
+
+
 def test_files(paths: list[str]) -> list[str]:
     """The files of tests in these folders, or that are named."""
     given = [ROOT / path for path in paths]
@@ -120,9 +101,9 @@ def test_files(paths: list[str]) -> list[str]:
     return sorted(str(f.relative_to(ROOT)) for f in files)
 
 
-def apart(paths: list[str]) -> list[str]:
-    """The files with the marker `alone`: all the others need not be collected again."""
-    return [f for f in test_files(paths or ["tests"]) if "mark.alone" in (ROOT / f).read_text()]
+def marked(marker: str, paths: list[str]) -> list[str]:
+    """The files with a marker: all the others need not be collected again."""
+    return [f for f in test_files(paths or ["tests"]) if f"mark.{marker}" in (ROOT / f).read_text()]
 
 
 def summary(reports: list[Path], seconds: float) -> str:
@@ -159,15 +140,14 @@ def main() -> int:
     }.get(given.selection, ())
     paths = [f"tests/{part}" for part in parts]
     save_time(given.selection)
-    beside, alone = (
-        " and ".join(filter(None, [SELECTIONS[given.selection], marked]))
-        for marked in ("not alone", "alone")
-    )
+    chosen = SELECTIONS[given.selection]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        codes = run_beside(beside, paths, Path(name))
-        if last := apart(paths):
-            codes += run(alone, {"alone": last}, Path(name) / "alone", True)
-        reports = sorted(Path(name).glob("*/*.xml"))
+        folder = Path(name)
+        codes = run_beside(both(chosen, "not alone and not unhurried"), paths, folder)
+        for marker, processes in (("unhurried", len(os.sched_getaffinity(0))), ("alone", 0)):
+            if last := marked(marker, paths):
+                codes.append(run(both(chosen, marker), last, folder / marker, processes))
+        reports = sorted(folder.glob("*.xml"))
         print(summary(reports, time.time() - given.began), flush=True)
     return next((code for code in codes if code not in NONE_WENT_WRONG), 0)
 

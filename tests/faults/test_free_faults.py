@@ -25,7 +25,7 @@ from synkhronos.extensions import Death
 from synkhronos.extensions._apart.free import turns
 from synkhronos.extensions._apart.free.pages import WEIGHT
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.unhurried
 
 AT_CENTRE = ("centre", "centre quorum")
 ROWS, EPOCHS = 60, 2

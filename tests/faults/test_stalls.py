@@ -25,7 +25,7 @@ from synkhronos._transport.channels import stalls
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing.faults import Fault
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.unhurried
 
 LIMIT = 0.5
 PROMPT = 3.0  # seconds, of which one is for stacks

@@ -214,11 +214,15 @@ def by_nutpie(model: pm.Model) -> Any:
 @pytest.mark.timeout(300)
 def test_nutpie_samples_the_copy() -> None:
     pytest.importorskip("nutpie")
-    found = by_nutpie(synk.pymc.fast(regression()))
-    assert found["b"].shape == (2, 5, 2)
+    r = np.random.default_rng(2)
+    with pm.Model() as model:  # nutpie compiles little
+        b = pm.Normal("b")
+        pm.Poisson("y", pm.math.exp(b * r.normal(size=60)), observed=r.poisson(1, 60))
+    found = by_nutpie(synk.pymc.fast(model))
+    assert found["b"].shape == (2, 5)
     assert np.isfinite(found["b"]).all()
-    assert (found["b"].std(("chain", "draw")) > 0).all()
-    assert float(found["b"][0, -1, 0]) != float(found["b"][1, -1, 0])
+    assert found["b"].std() > 0
+    assert float(found["b"][0, -1]) != float(found["b"][1, -1])
 
 
 @pytest.mark.thorough  # nutpie compiles both models

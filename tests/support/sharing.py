@@ -1,13 +1,17 @@
-"""Several pytest processes that share one collection: each takes the next test that none has taken.
+"""Processes that share the tests of one collection: each takes the next that none has taken.
 
 pytest-xdist does this too, but its processes have threads, and beside foreign threads no group is
 forked: each would be started as fresh interpreters, for seconds.
 
-    pytest --taken FILE
+    pytest --processes N --basetemp FOLDER/NAME --junit-xml FOLDER/NAME.xml
 
-All processes are given the same file, which is empty at first, and collect the same tests in the
-same order. The cases of one test function stay together, and so do the tests of a module with the
-marker `together`, whose fixture is dear. Tests that run JAX come last in the collection, so that no
+The process that collects the tests forks the others, so that all is imported once. It runs none
+itself. Several such commands with the same FOLDER take turns: a process waits until the one of the
+same number has ended. The first process writes where the command does, the output of the others
+follows when all have ended.
+
+The cases of one test function stay together, and so do the tests of a module with the marker
+`together`, whose fixture is dear. Tests that run JAX come last in the collection, so that no
 process forks a group after it.
 """
 
@@ -20,29 +24,61 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.junitxml import xml_key
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--taken", type=Path, help="the file in which processes note what they take")
+    parser.addoption("--processes", type=int, help="how many processes share the tests")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """As pytest's own loop, over the tests that this process takes."""
-    taken = session.config.getoption("taken")
-    if taken is None or session.testsfailed or session.config.option.collectonly:
+    """As pytest's own loop, in several processes."""
+    processes = session.config.getoption("processes")
+    if processes is None or session.testsfailed or session.config.option.collectonly:
         return None
-    mine = shared(session.items, taken)
-    item = next(mine, None)
-    while item is not None:
-        following = next(mine, None)  # fixtures that it needs as well are kept
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        if session.shouldfail:
-            raise session.Failed(session.shouldfail)
-        if session.shouldstop:
-            raise session.Interrupted(session.shouldstop)
-        item = following
+    folder = Path(session.config.option.basetemp)
+    folder.mkdir(mode=0o700)
+    started = []
+    for number in range(processes):
+        pid = os.fork()
+        if pid == 0:
+            _run_some(session, folder, number)
+            return True
+        started.append(pid)
+    session.config.option.verbose = -2  # this process has nothing to say
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
+    for number in range(1, processes):
+        print(_output(folder, number).read_text(), flush=True)
+    session.testsfailed = sum(code != pytest.ExitCode.OK for code in codes)
     return True
+
+
+def _run_some(session: pytest.Session, folder: Path, number: int) -> None:
+    """Run the tests that this process takes, once the one of this number has ended elsewhere."""
+    config = session.config
+    # processes that share a folder clean it up at the same time, and one of them may then fail
+    config._tmp_path_factory._given_basetemp = folder / str(number)  # type: ignore[attr-defined]
+    config.stash[xml_key].logfile = f"{folder} {number}.xml"
+    if number:
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        reporter._tw = type(reporter._tw)(_output(folder, number).open("w"))
+    mine = shared(session.items, folder.with_name(f"{folder.name} taken"))
+    with folder.with_name(f"turn {number}").open("w") as turn:
+        fcntl.lockf(turn, fcntl.LOCK_EX)  # unlike that of flock it is not held by forks
+        item = next(mine, None)
+        while item is not None:
+            following = next(mine, None)  # fixtures that it needs as well are kept
+            config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
+            item = following
+
+
+def _output(folder: Path, number: int) -> Path:
+    return folder.with_name(f"{folder.name} {number}.txt")
 
 
 def shared(items: list[pytest.Item], taken: Path) -> Iterator[pytest.Item]:

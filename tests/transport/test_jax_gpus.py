@@ -160,29 +160,39 @@ def test_a_death_with_restarts(start: Start) -> None:
     assert [values for _, _, values in group.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("rank", [0, *thorough(1)])
-def test_an_error_of_nccl(start: Start, rank: int) -> None:
+def test_an_error_of_nccl(gpu_pair: synk.Group, rank: int) -> None:
     """It is raised, the others leave, and the next exchange links all anew."""
-    group = start(2)
-    group.run(Exchange())
     kind = RuntimeError if rank == 0 else synk.WorkerError
     with pytest.raises(kind, match="NCCL: InternalError"):
-        group.run(Breaks(rank=rank))
-    group.run(Calls())
-    assert [values for _, _, values in group.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
-    for calls in group.run(Calls()):
+        gpu_pair.run(Breaks(rank=rank))
+    gpu_pair.run(Calls())
+    assert [values for _, _, values in gpu_pair.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
+    for calls in gpu_pair.run(Calls()):
         assert "comm_init_rank_scalable" in [c[0] for c in calls]
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("rank", [*thorough(0), 1])
-def test_a_failure_before_the_posting(start: Start, rank: int) -> None:
+def test_a_failure_before_the_posting(gpu_pair: synk.Group, rank: int) -> None:
     """All have agreed to come, and one does not: the others wait no longer."""
-    group = start(2)
-    group.run(Exchange())
     kind = MemoryError if rank == 0 else synk.WorkerError
     with pytest.raises(kind, match="no memory for the result"):
-        group.run(CannotPost(rank=rank))
-    assert [values for _, _, values in group.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
+        gpu_pair.run(CannotPost(rank=rank))
+    assert [values for _, _, values in gpu_pair.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
+
+
+@pytest.mark.together
+def test_unequal_arrays(gpu_pair: synk.Group) -> None:
+    """What does not fit is an error in all members; what lies elsewhere goes through the host."""
+    for _ in range(2):
+        with pytest.raises(synk.InputError, match=r"equal|differ"):
+            gpu_pair.run(Unequal(False))
+        assert gpu_pair.run(Unequal(True)) == [[2.0, 2.0]] * 2
+        assert [values for _, _, values in gpu_pair.run(Exchange())] == [
+            [[9.0] * 3, [12.0] * 4]
+        ] * 2
 
 
 @pytest.mark.thorough
@@ -214,16 +224,6 @@ def test_an_abort_that_hangs(start: Start, monkeypatch: pytest.MonkeyPatch) -> N
         group.run(Dies())
     assert time.monotonic() - began < 5
     end.set()
-
-
-def test_unequal_arrays(start: Start) -> None:
-    """What does not fit is an error in all members; what lies elsewhere goes through the host."""
-    group = start(2)
-    for _ in range(2):
-        with pytest.raises(synk.InputError, match=r"equal|differ"):
-            group.run(Unequal(False))
-        assert group.run(Unequal(True)) == [[2.0, 2.0]] * 2
-        assert [values for _, _, values in group.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
