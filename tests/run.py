@@ -6,9 +6,9 @@ First the tests that may run beside others, in two processes more than there are
 tests wait; then those with the marker `unhurried`, one for each core; then those with the marker
 `alone`, one after the other. What the first of the processes writes is shown at once.
 
-A test that forks a group takes three quarters of the processor time where the process has not
-imported PyMC. So the first kind has two collections, and each of its processes is two, one after
-the other (`support/sharing.py`).
+A test that forks a group takes three quarters of the processor time where the process has imported
+neither PyMC nor numba. So the first kind has two collections, and each of its processes is two, one
+after the other (`support/sharing.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ EXTRAS = (  # what each optional library does for us
     *("training/test_history.py", "cli/test_report.py", "cli/test_train.py", "mpi/test_launch.py"),
     *("pymc/test_models.py", "pymc/test_sample.py", "pymc/test_docs.py"),
 )
-LARGE = ("tests/pymc", "tests/sklearn", "tests/training/test_metrics.py")  # PyMC, scikit-learn
+LARGE = (  # those that import PyMC or scikit-learn, and most of those that compile by numba
+    *("tests/pymc", "tests/sklearn", "tests/training/test_metrics.py", "tests/nn", "tests/ops"),
+    *(f"tests/backends/test_{name}" for name in ("compile", "lean", "machine", "vectorised")),
+)
 PROMISES = "tests/test_promises.py"  # it looks at all tests
 NONE_WENT_WRONG = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
@@ -65,6 +68,8 @@ def run_beside(selection: str, paths: list[str], folder: Path) -> list[int]:
     parts = {kind: files for kind, files in (("small", small), ("large", large)) if files}
     if not paths:  # all are collected, for the promises
         parts["large"] = [f"--deselect={file}" for file in small]
+    if large:
+        parts["large"].append("--numba")
     processes = len(os.sched_getaffinity(0)) + 2
     with ThreadPoolExecutor(len(parts)) as pool:
         begun = [

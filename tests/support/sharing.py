@@ -18,6 +18,7 @@ process forks a group after it.
 from __future__ import annotations
 
 import fcntl
+import gc
 import itertools
 import os
 from collections.abc import Iterator
@@ -25,10 +26,12 @@ from pathlib import Path
 
 import pytest
 from _pytest.junitxml import xml_key
+from array_code import compile_array_code
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--processes", type=int, help="how many processes share the tests")
+    parser.addoption("--numba", action="store_true", help="compile numba's own code before that")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -37,6 +40,9 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     processes = session.config.getoption("processes")
     if processes is None or session.testsfailed or session.config.option.collectonly:
         return None
+    if session.config.getoption("numba"):
+        compile_array_code()
+        gc.freeze()
     folder = Path(session.config.option.basetemp)
     folder.mkdir(mode=0o700)
     started = []
