@@ -21,7 +21,7 @@ from synkhronos._plan.reductions import Reduction
 from synkhronos._transport.processes.worker import Worker
 from synkhronos.testing.faults import KINDS, Fault
 
-pytestmark = pytest.mark.unhurried
+pytestmark = pytest.mark.alone
 
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGTERM")
 STATES = ("idle", "python", "C call", "system call", "barrier", "collective", "allocation")
