@@ -54,8 +54,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         started.append(pid)
     session.config.option.verbose = -2  # this process has nothing to say
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
-    for number in range(1, processes):
-        print(_output(folder, number).read_text(), flush=True)
+    for number, code in enumerate(codes):
+        said = _output(folder, number).read_text() if number else ""
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            said += f"\nprocess {number} of the tests ended with {code}"
+        print(said, flush=True)
     session.testsfailed = sum(code != pytest.ExitCode.OK for code in codes)
     return True
 
