@@ -1,0 +1,66 @@
+"""Synkhronos in a minute: a PyMC model, a training step, and `fit`, each beside the plain way.
+
+    python demos/tour/tour.py
+
+It ends with exit code 1 if results differ by more than rounding.
+"""
+
+import argparse
+import os
+import platform
+
+import digits
+import numpy
+import pymc
+import pytensor
+import survey
+from comparing import show
+from telling import say
+
+import synkhronos
+
+NO_GAIN = (
+    "Members do not help where a call takes well under a millisecond, where large matrix products "
+    "already use all cores, or where memory is the limit: docs/howto/no_speedup.rst."
+)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, default, text in (
+        ("rows", 30_000, "of the PyMC model"),
+        ("draws", 150, "of each chain, after as many to tune"),
+        ("hidden", 2048, "units of the network"),
+        ("batch", 1024, "rows of a training step"),
+        ("epochs", 15, "of fit"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"{text} ({default})")
+    return parser.parse_args()
+
+
+def machine():
+    """The cores, their load, and the versions on which the figures depend."""
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    busy = ", busy: expect less" if load > 0.5 else ""
+    modules = synkhronos, pytensor, pymc, numpy
+    versions = ", ".join(f"{m.__name__} {m.__version__}" for m in modules)
+    return f"{cores} cores, load {load:.1f}{busy}; Python {platform.python_version()}, {versions}"
+
+
+def main():
+    args = arguments()
+    say(machine())
+    say("\n1. A PyMC model")
+    model = survey.survey(args.rows)
+    rows = [*survey.gradients(model), *survey.sampling(model, args.draws)]
+    say("\n2. A training step")
+    train, held_out = digits.images()
+    rows += digits.step(train, args.hidden, args.batch)
+    say("\n3. A trained network")
+    rows += digits.fitting(train, held_out, args.hidden, args.epochs)
+    show(rows)
+    say(NO_GAIN)
+
+
+if __name__ == "__main__":
+    main()
