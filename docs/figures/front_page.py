@@ -2,7 +2,7 @@
 
     python docs/figures/front_page.py        # extra: bench
 
-benchmarks/training.py and benchmarks/pymc_gradient.py print these tables.
+The benchmarks pymc_sampling, pymc_gallery and training print these tables.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from matplotlib.axes import Axes
 
 HERE = Path(__file__).parent
 OURS, OTHERS = "#0b6e4f", "#b8bfc6"
-PYMC = {
-    "plain, NUMBA, 1 thread": "PyMC (NUMBA)",
-    "plain, JAX, 2 cores": "PyMC (JAX, 2 cores)",
-    "Stan 2.35 reduce_sum, 2 threads": "Stan, 2 threads",
-    "divided, NUMBA, 2 members": "Synkhronos, 2 members",
+SAMPLING = {
+    "irt, ``pm.sample``": "pm.sample (nutpie)",
+    "irt, ``synk.pymc.sample``": "Synkhronos",
+}
+GRADIENT = {
+    "plain, best mode": "PyMC, best mode",
+    "stanli, fast, 2 threads": "stanli, 2 threads",
+    "fast, one core": "Synkhronos, 1 core",
+    "2 members": "Synkhronos, 2 members",
 }
 TRAINING = {
     "torch DDP (gloo), 2 processes": "torch DDP, 2 processes",
@@ -32,11 +36,19 @@ TRAINING = {
 }
 
 
-def read(table: str, column: str) -> dict[str, float]:
-    """One column of a table, by the names in its first column; medians without their minima."""
-    with (HERE / "measured" / f"{table}.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return {row["way"]: float(row[column].split()[0].replace(",", "")) for row in rows}
+def table(name: str) -> list[dict[str, str]]:
+    with (HERE / "measured" / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def number(cell: str) -> float:
+    """The median of a cell, without its minimum."""
+    return float(cell.split()[0].replace(",", ""))
+
+
+def column(name: str, names: str, values: str) -> dict[str, float]:
+    """One column of a table, by the names in another one."""
+    return {row[names]: number(row[values]) for row in table(name)}
 
 
 def bars(axes: Axes, values: dict[str, float], names: dict[str, str], form: str) -> None:
@@ -54,20 +66,23 @@ def bars(axes: Axes, values: dict[str, float], names: dict[str, str], form: str)
 def main() -> None:
     plt.rcParams |= {"font.size": 10, "svg.hashsalt": "synkhronos", "svg.fonttype": "path"}
     figure, panels = plt.subplots(2, 2, figsize=(10.5, 4.6), layout="constrained")
-    models = {
-        "logistic, 50,000 x 20": "logistic regression, 50,000 x 20",
-        "Poisson-gamma, 200,000 rows, 1,000 groups": "Poisson-gamma, 200,000 rows, 1,000 groups",
-    }
-    for axes, (column, title) in zip(panels[:, 0], models.items(), strict=True):
-        microseconds = read("pymc_gradient", column)
-        bars(axes, {k: v / 1000 for k, v in microseconds.items()}, PYMC, "{:.2f}")
-        axes.set_title(title, fontsize=9, loc="left", color="0.35")
+    sampling, gradient = panels[:, 0]
+    bars(
+        sampling,
+        column("pymc_sampling", "model, and what samples it", "warm, s"),
+        SAMPLING,
+        "{:.1f}",
+    )
+    sampling.set_title("2 chains, seconds with compiling", fontsize=9, loc="left", color="0.35")
+    (row,) = [row for row in table("pymc_gallery") if row["model"] == "irt"]
+    bars(gradient, {way: number(row[way]) / 1000 for way in GRADIENT}, GRADIENT, "{:.2f}")
+    gradient.set_title("ms for one gradient", fontsize=9, loc="left", color="0.35")
     for axes, batch in zip(panels[:, 1], (4096, 500), strict=True):
-        bars(axes, read("training", f"Adam {batch}"), TRAINING, "{:,.0f}")
+        bars(axes, column("training", "way", f"Adam {batch}"), TRAINING, "{:,.0f}")
         title = f"784-800-800-10, Adam, batches of {batch:,} rows"
         axes.set_title(title, fontsize=9, loc="left", color="0.35")
     heads = (
-        "PyMC: ms for one gradient (less is better)",
+        "A PyMC model, item responses (less is better)",
         "Training: rows per second (more is better)",
     )
     for axes, head in zip(panels[0], heads, strict=True):
