@@ -11,9 +11,9 @@ from typing import Any
 
 from pytensor.compile.mode import optdb
 from pytensor.compile.rewriting import inline_ofg_node
-from pytensor.tensor import symbolic
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import cast
+from pytensor.tensor.symbolic import FusibleSymbolicOp, FusibleSymbolicOpDerivative
 
 from synkhronos._backends.vectorised.op import Vectorised, has_vectorised
 from synkhronos._backends.vectorised.table import has_code
@@ -27,12 +27,6 @@ _BEFORE_REPLACING = 48.4
 _BEFORE_FUSION = 48.5  # after the rewrites that look for PyTensor's operations
 _AFTER_FUSION = 49.05
 _SHORT = 32  # steps of a loop, four times what a register holds
-# PyTensor below 3.3.8 does not mark them: there its own code computes softmax and its kin
-_FUSIBLE = tuple(
-    getattr(symbolic, name)
-    for name in ("FusibleSymbolicOp", "FusibleSymbolicOpDerivative")
-    if hasattr(symbolic, name)
-)
 _wanted: ContextVar[bool] = ContextVar("wanted", default=True)
 
 
@@ -54,7 +48,8 @@ class _Open(Where):
 
     def change(self, fgraph: Any) -> None:
         """Replace the operations until there are none."""
-        while found := [n for n in fgraph.toposort() if isinstance(n.op, _FUSIBLE)]:
+        kinds = FusibleSymbolicOp | FusibleSymbolicOpDerivative
+        while found := [n for n in fgraph.toposort() if isinstance(n.op, kinds)]:
             for node in found:
                 if node in fgraph.apply_nodes:
                     pairs = list(zip(node.outputs, inline_ofg_node(node), strict=True))
