@@ -31,7 +31,9 @@ class Alarm:
     def raise_in_main(self, exc: BaseException) -> bool:
         """Raise `exc` in the main thread if that waits in a sampler; return whether it does."""
         main = threading.main_thread()
-        if not self._armed or threading.current_thread() is main or not _waits(main):
+        if not self._armed or threading.current_thread() is main:
+            return False
+        if not is_inside("nutpie", sys._current_frames().get(main.ident or 0)):
             return False
         self._pending = exc
         signal.pthread_kill(main.ident or 0, _SIGNAL)
@@ -53,10 +55,10 @@ class Alarm:
                 signal.signal(_SIGNAL, self._before)
 
 
-def _waits(thread: threading.Thread) -> bool:
-    frame = sys._current_frames().get(thread.ident or 0)
+def is_inside(package: str, frame: FrameType | None) -> bool:
+    """Whether this frame, or one that has called it, runs code of a package."""
     while frame is not None:
-        if frame.f_globals.get("__name__", "").split(".")[0] == "nutpie":
+        if frame.f_globals.get("__name__", "").split(".")[0] == package:
             return True
         frame = frame.f_back
     return False

@@ -3,17 +3,84 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from collections.abc import Callable
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from pymc import modelcontext
 from pymc.model.core import BaseModel
+from pymc.util import treedict
 from pytensor.graph.replace import clone_replace
 
 from synkhronos._checks import check_integer, or_none, shown
 from synkhronos._errors import InputError, InputTypeError
+from synkhronos.pymc._alarm import is_inside
 from synkhronos.pymc._terms import Terms
+
+log = logging.getLogger("synkhronos")
+
+
+class Replaced:
+    """A model whose log-density is replaced until `close`, or the end of ``with``.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def replace(self, density: Divided) -> None:
+        """Give the model this log-density, in place of its own or of an earlier one."""
+        model = self.model
+        forget_compiled(model)
+        model.logp = density
+        model.rvs_to_initial_values.__class__ = NotedInitialValues
+
+    def restore(self) -> None:
+        """Give the model its own log-density again, if it has another one."""
+        model = self.model
+        if isinstance(vars(model).get("logp"), Divided):
+            del model.logp
+            model.rvs_to_initial_values.__class__ = treedict
+            forget_compiled(model)
+
+    def close(self) -> None:
+        """Restore the model. Safe to call again."""
+        self.restore()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class NotedInitialValues(treedict):
+    """The initial values of a model with another log-density: they notice that nutpie copies it.
+
+    PyMC's copies of a model have its graph, and not its log-density. PyMC looks at all initial
+    values before it copies.
+    """
+
+    def values(self) -> Any:
+        """The initial values."""
+        if is_inside("nutpie", sys._getframe()):
+            log.warning(
+                "nutpie freezes a copy of the model (freeze_model), and samples that by PyMC's own "
+                "log-density, not by the one of synk.pymc: use synk.pymc.sample; or freeze the "
+                "model first (pymc.model.transform.optimization.freeze_dims_and_data), and let "
+                'nutpie leave it as it is: compile_kwargs={"freeze_model": False}'
+            )
+        return super().values()
 
 
 class Divided:
@@ -27,13 +94,21 @@ class Divided:
         The log-density of the divided terms, and what remains of their variables.
     divide : callable
         ``divide(terms) -> variable``: the same of some of the terms.
+    lasting : bool, optional
+        Whether the model is a copy that keeps this log-density.
     """
 
     def __init__(
-        self, model: Any, terms: Terms, value: Any, divide: Callable[[Terms], Any]
+        self,
+        model: Any,
+        terms: Terms,
+        value: Any,
+        divide: Callable[[Terms], Any],
+        lasting: bool = False,
     ) -> None:
         self._model = model
         self.terms = terms
+        self.lasting = lasting
         self._divide: Callable[[Terms], Any] | None = divide
         self._names = frozenset(terms.names)
         self._values = {self._names: value}
@@ -104,7 +179,7 @@ def refuse_divided(model: Any) -> None:
     """Raise if the model has another log-density already."""
     if "logp" not in vars(model):
         return
-    if "set_data" in vars(model):
+    if getattr(model.logp, "lasting", False):
         raise InputError(
             "this model comes from synk.pymc.fast: give the model that it was made from"
         )

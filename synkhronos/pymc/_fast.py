@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 import pytensor.tensor as pt
@@ -15,13 +14,7 @@ from synkhronos._checks import options_checked
 from synkhronos._engine.progress import telling
 from synkhronos._errors import InputError
 from synkhronos.pymc._density import density
-from synkhronos.pymc._divided import (
-    Divided,
-    forget_compiled,
-    model_of,
-    point_of,
-    refuse_divided,
-)
+from synkhronos.pymc._divided import Divided, Replaced, model_of, point_of, refuse_divided
 from synkhronos.pymc._in_process import DataInGraph, InProcess, sources_of
 from synkhronos.pymc._likelihood import Likelihood, tell_forms
 from synkhronos.pymc._proof import prove
@@ -32,28 +25,8 @@ from synkhronos.pymc._undivided import prove_summands
 log = logging.getLogger("synkhronos")
 
 
-class SetData:
-    """Replaces `model.set_data`: what the density computes from data follows.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    faster : Faster
-    """
-
-    def __init__(self, model: Any, faster: Faster) -> None:
-        self._model = model
-        self._faster = faster
-
-    def __call__(self, *args: object, **kwargs: object) -> None:
-        """Set the data, as `pymc.Model.set_data`."""
-        type(self._model).set_data(self._model, *args, **kwargs)
-        for data in self._faster.data:
-            data.refresh()
-
-
-class Faster:
-    """A model with a faster log-density; the end of ``with`` restores it.
+class Faster(Replaced):
+    """A model with a faster log-density, until `close`.
 
     Parameters
     ----------
@@ -61,60 +34,37 @@ class Faster:
     terms : Terms
         Of this model.
     settable : bool, optional
-        Whether `pm.set_data` is to change the log-density. If not, data are constants.
+        Whether the log-density follows data that the user sets. If not, data are constants.
     repeated : bool, optional
         As for `fast`.
-
-    Attributes
-    ----------
-    data : list of DataInGraph
     """
 
     def __init__(
         self, model: Any, terms: Terms, settable: bool = False, repeated: bool = True
     ) -> None:
-        self._model = model
+        super().__init__(model)
         self._repeated = repeated
         self._settable = settable
-        self.data: list[DataInGraph] = []
         with telling(f"proving {', '.join(terms.names)}"), untraced(), without_c("NUMBA"):
             value = self._value_of(terms)
-        forget_compiled(model)
-        model.logp = Divided(model, terms, value, self._value_of)
-        if settable:
-            model.set_data = SetData(model, self)
+        self.replace(Divided(model, terms, value, self._value_of, lasting=settable))
 
     def _value_of(self, terms: Terms) -> Any:
         """The log-density of these terms' variables, proved."""
-        likelihood = Likelihood(terms, point_of(self._model), self._repeated)
+        likelihood = Likelihood(terms, point_of(self.model), self._repeated)
         tell_forms(likelihood)
         data = DataInGraph(likelihood, self._settable)
-        found = prove(self._model, terms.all, InProcess(likelihood, data))
+        found = prove(self.model, terms.all, InProcess(likelihood, data))
         if found is not None:
             raise InputError(
                 f"the faster log-density of {', '.join(terms.names)} is not the plain one: "
                 f"{found}. Sample the model as it is, and please report this"
             )
-        prove_summands(self._model, terms)
-        self.data.append(data)
+        prove_summands(self.model, terms)
         value = density(likelihood, data.variables, sources_of(likelihood))[0]
         value = value if data.valid is None else value * data.valid
         rests = list(terms.rests.values())
         return pt.add(value, *rests) if rests else value
-
-    def __enter__(self) -> Faster:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        del self._model.logp
-        if self._settable:
-            del self._model.set_data
-        forget_compiled(self._model)
 
 
 @options_checked
@@ -165,11 +115,13 @@ def fast(
     Cost: the model is read, and its log-density evaluated with numpy a few times. Machine code is
     compiled when the copy is first sampled; that takes up to 1.5 times as long as for the model.
 
-    `pm.set_data` on the copy changes its log-density, as in any model; it is NaN as long as data
-    differ in their numbers of rows. ``set_value`` of a data variable passes by the copy, whose
-    log-density stays as it was: use `pm.set_data`. Functions that nutpie
-    has compiled keep the data that they were compiled with; its `with_data` is refused for data
-    that the log-density reads.
+    `pm.set_data` on the copy, and ``set_value`` of its data or of a shared variable that the model
+    reads, change its log-density, as in any model; it is NaN as long as data do not fit together.
+    Values that are written into the array of a shared variable are not noticed. Functions that
+    nutpie has compiled keep the data that they were compiled with; its `with_data` is refused for
+    data that the log-density reads.
+
+    PyMC's copies of a model (`pm.do`, `freeze_dims_and_data`) have its own log-density: copy first.
 
     In other modes than NUMBA, functions are PyTensor's own: JAX (numpyro, blackjax) compiles the
     same graph.
@@ -201,10 +153,14 @@ def fast(
     return copy
 
 
-def copied(model: Any) -> Any:
-    """A copy of a model, with its initial values, and its variables in the same order."""
+def copied(model: Any, frozen: bool = False) -> Any:
+    """A copy of a model, with its initial values, and its variables in the same order.
+
+    If it is frozen, its dims and data are constants.
+    """
+    kept: list[str] | None = None if frozen else []
     try:
-        copy = freeze_dims_and_data(model, dims=[], data=[])
+        copy = freeze_dims_and_data(model, dims=kept, data=kept)
     except NotImplementedError as exc:
         raise InputError(f"the model cannot be copied: {exc}") from exc
     order = {name: i for i, name in enumerate(model.named_vars)}

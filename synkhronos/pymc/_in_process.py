@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytensor
 import pytensor.tensor as pt
 
 from synkhronos._engine.python_mode import python_mode
-from synkhronos._errors import InputError
+from synkhronos.pymc._containers import follow
 from synkhronos.pymc._density import density
 from synkhronos.pymc._likelihood import DividedTerms, Likelihood
 from synkhronos.pymc._rows import is_smooth
+
+log = logging.getLogger("synkhronos")
 
 _PLAIN = python_mode("canonicalize", "stabilize")
 
@@ -22,7 +25,7 @@ class DataInGraph:
     """The data of a likelihood, as variables of the model's graph.
 
     They are constants. If data are settable, those that depend on data that the user can set are
-    shared variables of their own, which follow by `refresh`.
+    shared variables of their own, which are computed anew when the user sets data.
 
     Parameters
     ----------
@@ -34,8 +37,8 @@ class DataInGraph:
     variables : list of list of Variable
         Of each part of the likelihood.
     valid : Variable, or None
-        A factor of the log-density: 1, or NaN as long as data differ in their numbers of rows, as
-        they do while one after another is set. None if no data can be set.
+        A factor of the log-density: 1, or NaN as long as data do not fit together, as while one
+        after another gets another number of rows. None if no data can be set.
     """
 
     def __init__(self, likelihood: Likelihood, settable: bool) -> None:
@@ -46,15 +49,19 @@ class DataInGraph:
             [_variable(array, settable and bool(part.shareds)) for array in _arrays(part)]
             for part in self._parts
         ]
+        if shared:
+            self.valid.tag.kept = self  # with each graph and function that reads it
+            for part in self._parts:
+                for each in part.shareds:
+                    follow(each, self)
 
     def refresh(self) -> None:
         """Compute them anew from the data of the model."""
-        if self.valid is None:
-            return
         self.valid.set_value(np.float64(np.nan))  # until all of them are known
         try:
             arrays = [_arrays(part) if part.shareds else [] for part in self._parts]
-        except InputError:
+        except Exception as exc:  # of any operation that computes data from data
+            log.debug("the log-density is NaN until data fit together: %s", exc)
             return
         for variables, found in zip(self.variables, arrays, strict=True):
             for variable, array in zip(variables if found else [], found, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from synkhronos._backends.mpi import launch
@@ -14,6 +14,7 @@ from synkhronos.pymc._advice import ChainPlan, ModeAdvice
 from synkhronos.pymc._chain_processes import sample_in_processes
 from synkhronos.pymc._node_chains import can_divide_chains, sample_over_nodes
 from synkhronos.pymc._parallel import Parallel, group_for
+from synkhronos.pymc._terms import Terms
 
 
 def sampled_over_nodes(model: Any, given: Mapping[str, Any]) -> Any:
@@ -50,24 +51,37 @@ def sampled_over_nodes(model: Any, given: Mapping[str, Any]) -> Any:
 class Sampling(Parallel):
     """A divided model with a plan for its chains; not divided if that would not be faster.
 
+    Parameters
+    ----------
+    model : pymc.Model
+    terms : Terms
+        Of this model, as `sample` has read them.
+    cores : int
+    sampler : str
+    given
+        As for `parallel`.
+
     Attributes
     ----------
     slower : str
         Why the model was not divided after its measurement; else empty.
     """
 
-    def __init__(self, model: Any, dim: str | None, cores: int, sampler: str, **given: Any) -> None:
+    def __init__(self, model: Any, terms: Terms, cores: int, sampler: str, **given: Any) -> None:
+        self._terms = terms
         self._cores = cores
         self._sampler = sampler
-        self._given = {"dim": dim, "mode": given["mode"], "row_wise": given["row_wise"]}
-        self._given |= {"repeated": given["repeated"]}
+        self._given = {name: given[name] for name in ("dim", "mode", "row_wise", "repeated")}
         self.slower = ""
         self._several_nodes = launch() is not None
         self._asked: int | None = given["members_per_chain"]
         together = cores
         if self._asked is not None and self._chains_at_once(given["chains"]) == 1:
             together = self._asked
-        super().__init__(model, dim, members=None if self._several_nodes else together, **given)
+        super().__init__(model, members=None if self._several_nodes else together, **given)
+
+    def _read(self, dim: str | None, row_wise: Sequence[object]) -> Terms:
+        return self._terms
 
     @property
     def _in_turn(self) -> bool:

@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -36,8 +35,8 @@ from synkhronos.pymc._advice import (
 )
 from synkhronos.pymc._divided import (
     Divided,
+    Replaced,
     check_counts,
-    forget_compiled,
     model_of,
     point_of,
     refuse_divided,
@@ -56,7 +55,7 @@ log = logging.getLogger("synkhronos")
 _SECONDS = 30.0  # of `advise`: it begins no further mode that might take longer
 
 
-class Parallel(ProcessBound):
+class Parallel(ProcessBound, Replaced):
     """A divided model; made by `parallel`. `close`, or the end of ``with``, restores the model.
 
     Attributes
@@ -85,12 +84,12 @@ class Parallel(ProcessBound):
         row_wise: Sequence[object] = (),
         repeated: bool = True,
     ) -> None:
-        self.model = model = model_of(model)
+        model = model_of(model)
+        super().__init__(model)
         refuse_divided(model)
         check_counts(members=members, members_per_chain=members_per_chain, chains=chains)
         self._repeated = repeated
-        with telling("reading the model"), untraced():
-            terms = read_model(model, dim, row_wise)
+        terms = self._read(dim, row_wise)
         self.names: list[str] = []
         self.plan: ChainPlan | None = None
         self.group: Group | None
@@ -115,14 +114,17 @@ class Parallel(ProcessBound):
         names = ", ".join(self.names) or "nothing"
         return f"<synkhronos.pymc.Parallel of {names} by {self.group or 'no group: closed'}>"
 
+    def _read(self, dim: str | None, row_wise: Sequence[object]) -> Terms:
+        with telling("reading the model"), untraced():
+            return read_model(self.model, dim, row_wise)
+
     def _divide(self, terms: Terms, mode: ModeLike, members_per_chain: int) -> None:
         model = self.model
         assert self.group is not None
         # the mode and the group of later divisions, of the observed terms without Potentials
         self._made_for = mode, self.group, members_per_chain
         value, evaluator = self._value_of(terms)
-        forget_compiled(model)
-        model.logp = Divided(model, terms, value, self._proved_value_of)
+        self.replace(Divided(model, terms, value, self._proved_value_of))
         self.names = terms.names
         self._prove(terms, evaluator, meanwhile=self._compile_gradient)
 
@@ -228,13 +230,12 @@ class Parallel(ProcessBound):
 
     def _plain_gradient(self, mode: ModeLike) -> Gradient:
         """The gradient of the model as it was before it was divided."""
-        divided = vars(self.model).pop("logp")
-        forget_compiled(self.model)
+        divided = self.model.logp
+        self.restore()
         try:
             return gradient_of(self.model, mode)
         finally:
-            self.model.logp = divided
-            forget_compiled(self.model)
+            self.replace(divided)
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -252,25 +253,12 @@ class Parallel(ProcessBound):
 
     def close(self) -> None:
         """Restore the model, and end the group if `parallel` started it. Safe to call again."""
-        if isinstance(vars(self.model).get("logp"), Divided):
-            del self.model.logp
-            forget_compiled(self.model)
+        super().close()
         while self._more:
             self._more.pop().leave()
         if self._own_group and self.group is not None:
             self.group.close()
         self.group = None
-
-    def __enter__(self) -> Parallel:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class _Measured(Parallel):
@@ -292,7 +280,7 @@ class _Measured(Parallel):
 
     def change_mode(self, mode: ModeLike) -> None:
         """Divide the same terms for another mode; raises what compiling in it raises."""
-        divided, before = vars(self.model)["logp"], self._evaluator
+        divided, before = self.model.logp, self._evaluator
         assert before is not None
         assert self.group is not None
         self._made_for = mode, self.group, 1
@@ -301,8 +289,7 @@ class _Measured(Parallel):
             evaluator(*somewhere(before.likelihood))
         before.leave()
         self._plain, self._evaluator = None, evaluator
-        forget_compiled(self.model)
-        self.model.logp = Divided(self.model, divided.terms, value, self._proved_value_of)
+        self.replace(Divided(self.model, divided.terms, value, self._proved_value_of))
 
     @property
     def rows(self) -> tuple[int, ...]:

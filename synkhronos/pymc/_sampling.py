@@ -19,7 +19,7 @@ from synkhronos._host import cores as _cores
 from synkhronos._host.system import trouble
 from synkhronos.pymc._divided import check_counts, model_of, refuse_divided
 from synkhronos.pymc._estimate import gradient_seconds, gradients_in_turn
-from synkhronos.pymc._fast import Faster
+from synkhronos.pymc._fast import Faster, copied
 from synkhronos.pymc._likelihood import mode_of
 from synkhronos.pymc._rewrites import untraced
 from synkhronos.pymc._terms import Terms, read_model
@@ -65,7 +65,7 @@ class OnOneCore(Faster):
     model : pymc.Model
     terms : Terms
     repeated : bool
-    given : dict
+    given : mapping
         Arguments of `pm.sample`.
 
     Attributes
@@ -74,7 +74,7 @@ class OnOneCore(Faster):
         The line that tells it.
     """
 
-    def __init__(self, model: Any, terms: Terms, repeated: bool, given: dict[str, Any]) -> None:
+    def __init__(self, model: Any, terms: Terms, repeated: bool, given: Mapping[str, Any]) -> None:
         super().__init__(model, terms, repeated=repeated)
         self._given = given
         chains, at_once = given["chains"], given["cores"]
@@ -216,7 +216,8 @@ def sample(
     few = f" ({cores} cores were asked for, {there} are there)" if there < (cores or 0) else ""
     cores = min(cores or there, there)
     try:
-        way = way_of(model, dim, chains, cores, asked, kwargs)
+        frozen, given = frozen_first(model, kwargs)
+        way = way_of(frozen, dim, chains, cores, asked, given)
     except InputError as exc:
         if dim is not None:
             raise
@@ -225,7 +226,27 @@ def sample(
         return pm_sample(**{**plain, **kwargs})
     with way:
         tell(f"{way.plan}{few}")
-        return way.sample(**kwargs)
+        return way.sample(**given)
+
+
+def frozen_first(model: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A copy with constants for data, if nutpie is to sample one, and arguments that ask for none.
+
+    nutpie's own copy would have PyMC's log-density.
+    """
+    options = dict(given.get("compile_kwargs") or {})
+    if sampler_of(model, given) != "nutpie":
+        return model, dict(given)
+    asked, options["freeze_model"] = options.get("freeze_model"), False
+    mode = given.get("backend") or options.get("mode")
+    if asked is None:
+        asked = isinstance(mode_of(mode).linker, JAXLinker)
+    found = {**given, "compile_kwargs": options}
+    if not asked:
+        return model, found
+    if isinstance(starts := given.get("initvals"), Mapping):
+        found["initvals"] = {getattr(key, "name", key): value for key, value in starts.items()}
+    return copied(model, frozen=True), found
 
 
 def way_of(
@@ -259,7 +280,7 @@ def way_of(
         members: Any = import_module("synkhronos.pymc._members")
         long = chains < cores and seconds >= _LONG_SECONDS
         if named or long or sampler in JAX_SAMPLERS or members.launch() is not None:
-            way = members.Sampling(model, dim, cores, sampler, chains=chains, **asked)
+            way = members.Sampling(model, terms, cores, sampler, dim=dim, chains=chains, **asked)
             if not way.slower:
                 return cast(Way, way)
             if sampler in JAX_SAMPLERS:

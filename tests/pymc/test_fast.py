@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import pickle
 import warnings
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from comparing import check_equal, check_not_worse, evaluated, far_points, points
@@ -107,6 +109,54 @@ def test_the_density_is_nan_while_data_differ_in_length() -> None:
     assert np.isnan(compiled(at))
     with copy:
         pm.set_data({"count": np.zeros(45, int)})
+    assert np.isfinite(compiled(at))
+
+
+def with_shared(shared: Any) -> pm.Model:
+    """A model whose rows depend on the product of two data, and on a variable of the user's."""
+    r = np.random.default_rng(5)
+    with pm.Model() as model:
+        x, z = pm.Data("x", r.normal(size=40)), pm.Data("z", r.normal(size=40))
+        b = pm.Normal("b", shape=2)
+        pm.Poisson("y", pm.math.exp(b[0] + b[1] * x * z + shared), observed=r.poisson(2, 40))
+    return model
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_values_that_are_set_reach_the_copy(pickled: bool) -> None:
+    """By `set_value` of the copy's data, or of a variable that PyMC does not copy."""
+    model = with_shared(np.zeros(40))
+    copy = synk.pymc.fast(model)
+    if pickled:
+        cloudpickle = pytest.importorskip("cloudpickle")
+        copy = pickle.loads(cloudpickle.dumps(copy))
+    at = points(model, 1)
+    compiled = copy.compile_logp(mode="FAST_COMPILE")
+    for each in (model, copy):
+        each["x"].set_value(np.linspace(0, 1, 40))
+    np.testing.assert_allclose(compiled(at[0]), evaluated(model, at)[0][0], rtol=1e-10)
+
+
+def test_a_variable_of_the_user_is_followed_as_long_as_a_function_reads_it() -> None:
+    shared = pytensor.shared(np.zeros(40))
+    model = with_shared(shared)
+    at = points(model, 1)
+    compiled = synk.pymc.fast(model).compile_logp(mode="FAST_COMPILE")
+    gc.collect()  # the copy
+    shared.set_value(np.ones(40))
+    np.testing.assert_allclose(compiled(at[0]), evaluated(model, at)[0][0], rtol=1e-10)
+    del compiled
+    gc.collect()
+    assert not list(shared.container.followers)
+
+
+def test_the_density_is_nan_while_data_cannot_be_multiplied() -> None:
+    copy = synk.pymc.fast(with_shared(0.0))
+    compiled = copy.compile_logp(mode="FAST_COMPILE")
+    at = copy.initial_point(0)
+    copy["x"].set_value(np.zeros(30))
+    assert np.isnan(compiled(at))
+    copy["x"].set_value(np.zeros(40))
     assert np.isfinite(compiled(at))
 
 
@@ -223,6 +273,24 @@ def test_nutpie_samples_the_copy() -> None:
     assert np.isfinite(found["b"]).all()
     assert found["b"].std() > 0
     assert float(found["b"][0, -1]) != float(found["b"][1, -1])
+
+
+def test_nutpie_that_freezes_a_copy_is_told_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_pymc = pytest.importorskip("nutpie.compile_pymc")
+    copy = synk.pymc.fast(regression())
+
+    def compiled(model: pm.Model, **kwargs: object) -> None:
+        raise RuntimeError("frozen" if "logp" not in vars(model) else "as it is")
+
+    monkeypatch.setattr(compile_pymc, "_compile_pymc_model_numba", compiled)
+    for freeze, found in ((False, "as it is"), (True, "frozen")):
+        assert not caplog.records
+        with pytest.raises(RuntimeError, match=found):
+            compile_pymc.compile_pymc_model(copy, freeze_model=freeze)
+    [record] = caplog.records
+    assert record.getMessage().startswith("nutpie freezes a copy of the model (freeze_model), and")
 
 
 @pytest.mark.thorough  # nutpie compiles both models

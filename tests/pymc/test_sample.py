@@ -295,6 +295,41 @@ def test_an_error_in_a_chain_process_is_raised(monkeypatch: pytest.MonkeyPatch) 
         synk.pymc.sample(model_of(), chains=2, cores=4, nuts={"nonsense": 1}, **given)
 
 
+@pytest.mark.parametrize("freeze", [True, False])
+def test_the_model_is_frozen_before_it_gets_its_density(
+    freeze: bool, monkeypatch: pytest.MonkeyPatch, nothing_is_cheap: None
+) -> None:
+    """nutpie's own frozen copy would have PyMC's log-density."""
+    seen: list[tuple[int, dict[str, Any]]] = []
+
+    def sampled(**given: Any) -> str:
+        assert "logp" in vars(given["model"])
+        shared = [v for v in given["model"].data_vars if hasattr(v, "set_value")]
+        seen.append((len(shared), given["compile_kwargs"]))
+        assert given["initvals"] == {("mu" if freeze else mu): 0.5}
+        return "idata"
+
+    monkeypatch.setattr(_sampling, "pm_sample", sampled)
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        pm.Poisson("y", pm.math.exp(mu * pm.Data("x", np.ones(30))), observed=np.arange(30))
+    asked = {"mode": "NUMBA", "freeze_model": freeze}
+    given = {"chains": 2, "cores": 1, "nuts_sampler": "nutpie", "initvals": {mu: 0.5}}
+    assert synk.pymc.sample(model, compile_kwargs=asked, **given) == "idata"
+    assert seen == [(0 if freeze else 1, {"mode": "NUMBA", "freeze_model": False})]
+
+
+def test_a_model_is_read_once(monkeypatch: pytest.MonkeyPatch, nothing_is_cheap: None) -> None:
+    from synkhronos.pymc import _parallel
+
+    real, seen = _sampling.read_model, []
+    for module in (_sampling, _parallel):
+        monkeypatch.setattr(module, "read_model", lambda *given: seen.append(1) or real(*given))
+    given = SHORT | {"chains": 1, "nuts_sampler": "pymc"}
+    synk.pymc.sample(model_of(), cores=1, members_per_chain=1, **given)
+    assert seen == [1]
+
+
 def test_other_arguments_reach_pm_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     from synkhronos.pymc import _parallel
 
