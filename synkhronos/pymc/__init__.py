@@ -7,6 +7,7 @@
 ``_estimate``          the seconds of a gradient, from its graph
 ``_members``           chains with members, by a measurement
 ``_chain_processes``   chains of nutpie with members, each in a process of its own
+``_chain_progress``    how far these are
 ``_node_chains``       the same on several nodes: each samples some chains, by ``_chains_process``
 ``_terms``             a model's observed terms and Potentials, and which of them cannot be divided
 ``_summands``          sums over rows in a scalar log-density, which are divided, and the rest

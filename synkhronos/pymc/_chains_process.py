@@ -10,12 +10,15 @@ import pytensor
 
 from synkhronos._errors import SynkhronosError
 from synkhronos._transport.serialization import pack_graph, unpack_graph
+from synkhronos.pymc._chain_progress import ChainRecords, write_progress
 from synkhronos.pymc._node_chains import DRAWS, RAISED, NodeChains
 from synkhronos.pymc._sampling import sample
 
 
 def main(task: dict[str, Any]) -> None:
     """Sample the chains that are described in the file ``task["chains"]``, and write the draws."""
+    if "progress" in task:
+        write_progress(ChainRecords(task["progress"], task["watched"]))
     try:
         answer = DRAWS + pack_graph(_sampled(task["chains"], task["node"]))
     except BaseException as exc:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytensor
 from pymc.stats.convergence import log_warnings, run_convergence_checks
-from xarray import DataTree, concat
+from xarray import Dataset, DataTree, concat
 
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import Group, Task
@@ -26,6 +27,7 @@ from synkhronos._transport.processes.child_process import ChildProcess
 from synkhronos._transport.processes.interpreter import lifeline, start_interpreter
 from synkhronos._transport.processes.worker import signals_blocked
 from synkhronos._transport.serialization import pack_graph, unpack_graph
+from synkhronos.pymc._chain_progress import ChainProgress, ChainRecords
 
 _LOOK_SECONDS = 0.05  # between two looks at the other nodes
 _RUNS, _FAILED = 1, 2  # counts that leaders send to the master
@@ -67,9 +69,12 @@ class ChainsProcess:
     node : int
     cores : sequence of int
         Of the node.
+    watched : int, optional
+        The number of its chains, if it is to tell how far they are, instead of showing it.
     """
 
-    def __init__(self, packed: bytes, node: int, cores: Sequence[int]) -> None:
+    def __init__(self, packed: bytes, node: int, cores: Sequence[int], watched: int = 0) -> None:
+        self._records: ChainRecords | None = None
         with contextlib.ExitStack() as undo:
             chains = os.memfd_create("synk-chains")
             undo.callback(os.close, chains)
@@ -77,12 +82,19 @@ class ChainsProcess:
             undo.callback(os.close, self._answer)
             with os.fdopen(os.dup(chains), "wb") as file:
                 file.write(packed)
+            task = {"chains": chains, "answer": self._answer, "node": node}
+            descriptors = [chains, self._answer]
+            if watched:
+                task["watched"], task["progress"] = watched, os.memfd_create("synk-progress")
+                undo.callback(os.close, task["progress"])
+                self._records = ChainRecords(task["progress"], watched)
+                descriptors.append(task["progress"])
             held = undo.enter_context(lifeline())
             with signals_blocked():  # an interrupt would lose a process that nobody knows yet
                 popen = start_interpreter(
                     "synkhronos.pymc._chains_process",
-                    {"chains": chains, "answer": self._answer, "node": node},
-                    descriptors=(chains, self._answer),
+                    task,
+                    descriptors=descriptors,
                     lifeline=held,
                     cores=cores,
                     environ=without_settings(os.environ),
@@ -109,6 +121,31 @@ class ChainsProcess:
         """Wait so long at most; returns whether the process has ended."""
         return bool(readable(self._child.pidfd, seconds=seconds))
 
+    @property
+    def progress(self) -> list[ChainProgress]:
+        """How far its chains are, if it is to tell that."""
+        return [] if self._records is None else self._records.read()
+
+    def interrupt(self) -> None:
+        """Let the process end with the draws that it has; without any, it is killed."""
+        chains = self.progress
+        if not any(chain.started for chain in chains):
+            self._child.kill()
+        elif not all(chain.done for chain in chains):
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._child.pidfd, signal.SIGINT)
+
+    def draws(self) -> bytes | None:
+        """The pickled draws of a process that has ended; None if it has none."""
+        found = self._read()
+        return found[1:] if found[:1] == DRAWS else None
+
+    def _read(self) -> bytes:
+        self._child.reap()
+        with os.fdopen(os.dup(self._answer), "rb") as file:
+            file.seek(0)  # the process has written through the same file position
+            return file.read()
+
     def answer(self) -> bytes:
         """The pickled draws of a process that has ended.
 
@@ -117,10 +154,7 @@ class ChainsProcess:
         Exception
             That of the process.
         """
-        self._child.reap()
-        with os.fdopen(os.dup(self._answer), "rb") as file:
-            file.seek(0)  # the process has written through the same file position
-            found = file.read()
+        found = self._read()
         if not found:
             raise SynkhronosError(
                 f"the process that samples this node's chains {self._child.ended}"
@@ -241,7 +275,7 @@ def joined(packed: Sequence[bytes], model: Any, arguments: Mapping[str, Any]) ->
     for name, node in trees[0].subtree_with_keys:
         found = node.to_dataset(inherit=False)
         if "chain" in found.dims:
-            found = concat([tree[name].to_dataset(inherit=False) for tree in trees], "chain")
+            found = _in_one([tree[name].to_dataset(inherit=False) for tree in trees])
             found = found.assign_coords(chain=np.arange(found.sizes["chain"]))
             found.attrs = dict(node.attrs)
             times = [tree[name].attrs.get("sampling_time") for tree in trees]
@@ -253,6 +287,15 @@ def joined(packed: Sequence[bytes], model: Any, arguments: Mapping[str, Any]) ->
     if arguments.get("compute_convergence_checks", True) and not arguments.get("quiet"):
         log_warnings(run_convergence_checks(tree, model))
     return tree
+
+
+def _in_one(chains: Sequence[Dataset]) -> Dataset:
+    """Chains of any lengths; as in nutpie, what is missing is NaN, or zero of other kinds."""
+    missing = {
+        name: np.nan if values.dtype.kind in "fc" else np.zeros((), values.dtype)[()]
+        for name, values in chains[0].data_vars.items()
+    }
+    return concat(chains, "chain", join="outer", fill_value=missing)
 
 
 def can_divide_chains(chains: int, nodes: int, arguments: Mapping[str, Any]) -> bool:

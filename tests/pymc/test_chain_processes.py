@@ -1,0 +1,153 @@
+"""Chains of nutpie in processes of their own: how far they are, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytest
+from user_scripts import run_script
+from xarray import Dataset, DataTree
+
+import synkhronos as synk
+from synkhronos._transport.serialization import pack_graph
+from synkhronos.pymc import _chain_processes, _node_chains, _sampling
+from synkhronos.pymc._chain_progress import ChainRecords, same_totals, table
+
+
+def chain(started: bool = True, done: int = 0, total: int = 40) -> Any:
+    """As nutpie tells it."""
+    return SimpleNamespace(
+        started=started,
+        finished_draws=done,
+        total_draws=total,
+        divergent_draws=[3] * (done // 10),
+        latest_num_steps=7,
+        step_size=0.5,
+        runtime_ms=1500,
+    )
+
+
+def records_of(chains: int) -> tuple[ChainRecords, ChainRecords]:
+    """Those of a process that samples, and of one that reads."""
+    fd = os.memfd_create("records")
+    try:
+        return ChainRecords(fd, chains), ChainRecords(fd, chains)
+    finally:
+        os.close(fd)
+
+
+def test_a_process_reads_how_far_the_chains_of_another_are() -> None:
+    ours, theirs = records_of(2)
+    assert [c.started for c in ours.read()] == [False, False]
+    assert same_totals(ours.read()) == []
+    theirs.write([chain(done=20), chain(started=False)])
+    first, second = ours.read()
+    assert (first.started, first.finished_draws, first.total_draws) == (True, 20, 40)
+    assert len(first.divergent_draws) == 2
+    assert (first.latest_num_steps, first.step_size, first.runtime_ms) == (7, 0.5, 1500)
+    assert not first.done
+    assert not second.started
+    theirs.write([chain(done=40), chain()])
+    assert [c.done for c in ours.read()] == [True, False]
+
+
+def test_a_process_that_has_not_begun_has_the_total_of_the_others() -> None:
+    ours, theirs = records_of(1)
+    waiting, _ = records_of(1)
+    theirs.write([chain(done=20)])
+    found = same_totals([*ours.read(), *waiting.read()])
+    assert [c.total_draws for c in found] == [40, 40]
+
+
+@pytest.mark.parametrize("shown", [True, False, "combined"])
+def test_one_table_shows_all_chains(shown: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with table(2, {"draws": 30, "progressbar": shown}) as found:
+        found.update([chain(done=20), chain(done=13)])
+    rows = [line for line in capsys.readouterr().out.splitlines() if "━" in line]
+    assert len(rows) == {True: 2, False: 0, "combined": 1}[shown]
+    assert not table(2, {"progressbar": True, "quiet": True})._show_progress
+
+
+def tree(draws: int) -> bytes:
+    values = np.arange(float(draws))[None] + 1
+    posterior = Dataset({"b": (("chain", "draw"), values)}, {"draw": np.arange(draws)})
+    stats = Dataset({"diverging": (("chain", "draw"), values > 0)}, {"draw": np.arange(draws)})
+    return pack_graph(DataTree.from_dict({"posterior": posterior, "sample_stats": stats}))
+
+
+def test_chains_of_several_lengths_are_joined() -> None:
+    found = _node_chains.joined([tree(3), tree(1), tree(0)], None, {"quiet": True})
+    np.testing.assert_array_equal(
+        found.posterior["b"], [[1, 2, 3], [1, np.nan, np.nan], [np.nan] * 3]
+    )
+    assert found.sample_stats["diverging"].dtype == bool
+    assert found.sample_stats["diverging"].sum() == 4
+
+
+def model_of() -> pm.Model:
+    with pm.Model() as model:
+        pm.Poisson("y", pm.math.exp(pm.Normal("b", shape=2)[0]), observed=np.arange(80) % 3)
+    return model
+
+
+@pytest.mark.timeout(300)
+def test_an_interrupt_before_the_first_draw_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sampling._cores, "available", lambda: [0, 0, 0, 0])
+    real, seen = _chain_processes.ChainsProcess.wait, []
+
+    def wait(process: Any, seconds: float) -> bool:
+        seen.append(process)
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+        return real(process, seconds)
+
+    monkeypatch.setattr(_chain_processes.ChainsProcess, "wait", wait)
+    given = {"members_per_chain": 2, "nuts_sampler": "nutpie", "quiet": True}
+    with pytest.raises(KeyboardInterrupt):
+        synk.pymc.sample(model_of(), chains=2, cores=4, **given)
+    assert len(set(seen)) == 2
+    for process in seen:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process._child.pid, 0)
+
+
+INTERRUPTED = """
+    import os, signal
+    import numpy as np, pymc as pm, synkhronos as synk
+    from synkhronos._host import cores
+    from synkhronos.pymc import _chain_processes
+    cores.available = lambda: [*os.sched_getaffinity(0)][:1] * 4
+    real, sent = _chain_processes.same_totals, []
+
+    def seen(chains):
+        if not sent and all(c.finished_draws > 150 for c in chains):
+            sent.append(1)
+            os.{kill}({to}, signal.SIGINT)
+        return real(chains)
+
+    _chain_processes.same_totals = seen
+    with pm.Model() as model:
+        pm.Poisson("y", pm.math.exp(pm.Normal("b", shape=2)[0]), observed=np.arange(80) % 3)
+    given = dict(draws=10**6, tune=100, chains=2, cores=4, members_per_chain=2, random_seed=1)
+    found = synk.pymc.sample(model, nuts_sampler="nutpie", progressbar=False, **given)
+    draws = found.posterior["b"].notnull().all("b_dim_0").sum("draw").values
+    print("draws", sorted(draws > 0), draws.max() == found.posterior.sizes["draw"] < 10**6)
+"""
+
+
+@pytest.mark.thorough  # two processes compile with nutpie
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("kill", "to"), [("kill", "os.getpid()"), ("killpg", "0")], ids=["master", "process group"]
+)
+def test_an_interrupt_keeps_the_draws_so_far(tmp_path: Path, kill: str, to: str) -> None:
+    """Ctrl-C of a terminal goes to the process group."""
+    pytest.importorskip("nutpie", reason="nutpie is not installed (the extra: synkhronos[pymc])")
+    out = run_script(tmp_path, INTERRUPTED.format(kill=kill, to=to))
+    assert out.splitlines()[-1] == "draws [np.True_, np.True_] True"
