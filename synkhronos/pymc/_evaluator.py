@@ -85,7 +85,9 @@ class _Stub:
             if is_smooth(v)
         ]
 
-    def __call__(self, theta: Any, latents: Any) -> tuple[np.ndarray, list[np.ndarray]]:
+    def __call__(
+        self, theta: Any, latents: Any, gradient: bool = True
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
         return self._flat.copy(), self._latents
 
 
@@ -119,16 +121,16 @@ class Evaluator:
         self.alarm: Alarm | None = Alarm()
 
     def __call__(
-        self, theta: np.ndarray, latents: Sequence[np.ndarray]
+        self, theta: np.ndarray, latents: Sequence[np.ndarray], gradient: bool = True
     ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """[log-density, gradient by theta], and the gradients by latents."""
+        """[log-density, gradient by theta], and the gradients by latents; see `GroupLikelihood`."""
         if self.failure is not None:
             raise self.failure
         if self._pid != os.getpid() or self._group_likelihood is None:
             self._move_in()
         assert self._group_likelihood is not None
         try:
-            return self._group_likelihood(theta, latents)
+            return self._group_likelihood(theta, latents, gradient)
         except BaseException as exc:
             self._note(exc, self._group_likelihood.group.alive)
             raise

@@ -98,25 +98,27 @@ class Evaluate(Command):
     Attributes
     ----------
     calls : tuple of Call
-        One for each divided term; all their outputs stay in the members.
+        One for each divided term; their outputs stay in the members. The first is what is summed.
     gradients : tuple of tuple of (ArrayRef, int)
         For each call, the arrays for gradients by its latents, and the output that each is: latents
         that are added have the same one. Each member writes its rows.
     number : int
         The number of the result vectors.
+    start : int
+        The first of these vectors that is written.
     """
 
     calls: tuple[Call, ...]
     gradients: tuple[tuple[tuple[ArrayRef, int], ...], ...]
     number: int
+    start: int = 0
     repeats = True
     pure = True
 
     def run(self, member: Member) -> Any:
         """Evaluate this member's rows; members of other nodes than the master's report results."""
         home = member.communicator.home
-        results = member.installed.of(Results, self.number)
-        vectors = [ranks[home.rank] for ranks in results.of]
+        vectors = [ranks[home.rank] for ranks in self._results(member)]
         written: list[tuple[ArrayRef, int, np.ndarray]] = []
         for call, targets, vector in zip(self.calls, self.gradients, vectors, strict=True):
             part, outputs = compute_call(call, member)
@@ -136,10 +138,14 @@ class Evaluate(Command):
         numbers = [number for vector in vectors for number in vector.tolist()]
         return (numbers, written) if written else numbers
 
+    def _results(self, member: Member) -> list[list[np.ndarray]]:
+        found = member.installed.of(Results, self.number).of
+        return found[self.start : self.start + len(self.calls)]
+
     def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[np.ndarray]:
         """The sums over the members, in the order of ranks."""
         found = []
-        for ranks in member.installed.of(Results, self.number).of:
+        for ranks in self._results(member):
             total = ranks[0].copy()
             for vector in ranks[1:]:
                 total += vector
@@ -167,7 +173,7 @@ class GroupLikelihood:
         self._number = group.inventory.number()
         weakref.finalize(self, group.inventory.forgotten.append, self._number)
         self._functions = [self._make(part) for part in likelihood.parts]
-        self._evaluates: CommandCache[Evaluate] = CommandCache()
+        self._evaluates: CommandCache[list[Evaluate]] = CommandCache()
         self._data = [watch(shared) for part in likelihood.parts for shared in part.shareds]
         size = likelihood.size
         with group.active():
@@ -183,15 +189,18 @@ class GroupLikelihood:
         few = sum(form.cost for form in forms) <= _FEW_ROWS
         repeat = all(form.described for form in forms) and not likelihood.latents
         self._is_small = few and repeat and not runs_jax(mode_of(mode))
-        self._alone: list[Callable[[Sequence[object]], Answer]] = []  # once they are compiled
-        group.run(AllocateResults(self._number, (size + 1,) * len(self._functions)), self._what)
+        # once they are compiled, with and without gradient
+        self._alone: list[list[Callable[[Sequence[object]], Answer]]] = []
+        count = len(self._functions)
+        lengths = (size + 1,) * count + (1,) * count
+        group.run(AllocateResults(self._number, lengths), self._what)
 
     def _make(self, part: Any) -> GroupFunction:
         outputs, mode = part.compiled_for(self._mode, self.group.vectorised)
         recipe = plan(
             self.group.inventory.number(),
             part.scattered,
-            [(outputs[0], "sum"), *[(v, "gather") for v in outputs[1:]]],
+            [(outputs[0], "sum"), *[(v, "gather") for v in outputs[1:-1]], (outputs[-1], "sum")],
             part.broadcast,
             None,
             None,
@@ -204,9 +213,12 @@ class GroupLikelihood:
         return GroupFunction(self.group, recipe)
 
     def __call__(
-        self, theta: np.ndarray, latents: Sequence[np.ndarray]
+        self, theta: np.ndarray, latents: Sequence[np.ndarray], gradient: bool = True
     ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """[log-density, gradient by theta], and the gradients by latents."""
+        """[log-density, gradient by theta], and the gradients by latents.
+
+        Without gradient: [log-density], and nothing else.
+        """
         group = self.group
         if len(theta) != self._likelihood.size:
             raise InputError(
@@ -215,30 +227,33 @@ class GroupLikelihood:
             )
         with group.runner.reserved(self._what):
             if self._alone:
-                return self._sum_alone(theta), []
+                return self._sum_alone(theta, self._alone[not gradient]), []
             group.runner.wake()
-            places, command = self._write(theta, latents)
+            commands = self._write(theta, latents)
+            command = commands[not gradient]
             found = group.runner.run(command, self._what)
             if command.calls[0].first:
-                self._evaluates.keep(places, self._compiled(command))
-                self._alone = self.alone() if self._is_small else []
+                commands[not gradient] = self._compiled(command)
+                if gradient and self._is_small:
+                    self._alone = [self.alone(), self.alone(gradient=False)]
             total = found[0]
             for more in found[1:]:
                 total += more
-            return total, [np.array(d.data) for d in self._gradients.values()]
+            kept = self._gradients.values() if gradient else ()
+            return total, [np.array(d.data) for d in kept]
 
-    def _sum_alone(self, theta: np.ndarray) -> np.ndarray:
+    def _sum_alone(
+        self, theta: np.ndarray, functions: Sequence[Callable[[Sequence[object]], Answer]]
+    ) -> np.ndarray:
         """Compute all rows in this process: they are so few that a command would take longer."""
-        total = np.zeros(len(theta) + 1)
-        for part, function in zip(self._likelihood.parts, self._alone, strict=True):
+        total: Any = 0.0
+        for part, function in zip(self._likelihood.parts, functions, strict=True):
             rows, whole = part.arrays()
-            total += np.asarray(function([*rows, theta, *whole]).outputs[0])
-        return total
+            total = total + np.asarray(function([*rows, theta, *whole]).outputs[0])
+        return np.asarray(total)
 
-    def _write(
-        self, theta: np.ndarray, latents: Sequence[np.ndarray]
-    ) -> tuple[tuple[Any, ...], Evaluate]:
-        """Write the parameters where the members read them; the places of rows, and the command."""
+    def _write(self, theta: np.ndarray, latents: Sequence[np.ndarray]) -> list[Evaluate]:
+        """Write the parameters where members read them; the commands with and without gradient."""
         np.copyto(self._theta.writable, theta)
         self._theta.wrote()
         for target, value in zip(self._rows, latents, strict=True):
@@ -247,21 +262,23 @@ class GroupLikelihood:
             np.copyto(target.writable, value)
             target.wrote()
         places = tuple([target.stamp for target in self._rows])
-        command = self._evaluates.find(places, self._data)
-        if command is None:
-            command = self._prepare(latents)
-            self._evaluates.keep(places, command)
-        return places, command
+        commands = self._evaluates.find(places, self._data)
+        if commands is None:
+            commands = self._prepare(latents)
+            self._evaluates.keep(places, commands)
+        return commands
 
-    def alone(self) -> list[Callable[[Sequence[object]], Answer]]:
+    def alone(self, gradient: bool = True) -> list[Callable[[Sequence[object]], Answer]]:
         """The function of each part, compiled in this process since it evaluated its own rows.
 
-        Each takes the part's arrays with rows, theta, and the arrays that members need whole.
+        Without gradient, it is compiled when it is first called. Each takes the part's arrays with
+        rows, theta, and the arrays that members need whole.
         """
         replicas = [self.group.member.replicas[f.number] for f in self._functions]
 
         def of(replica: Replica) -> Callable[[Sequence[object]], Answer]:
-            variant = Variant(tuple(range(len(replica.recipe.outputs))))
+            *others, last = range(len(replica.recipe.outputs))
+            variant = Variant(tuple(others) if gradient else (last,))
             return lambda arguments: replica.run(variant, arguments, (), (1,))
 
         return [of(replica) for replica in replicas]
@@ -280,7 +297,7 @@ class GroupLikelihood:
             return
         with group.runner.reserved(self._what), telling(self._doing, group.channel.compiling):
             group.runner.check_idle(self._what)
-            _, command = self._write(theta, latents)
+            command = self._write(theta, latents)[0]
             task = group.runner.start(FillCache(command.calls), self._what)
             try:
                 if not self._is_soon_done(task, command):
@@ -301,29 +318,36 @@ class GroupLikelihood:
             time.sleep(_LOOK_SECONDS)
         return task.done
 
-    def _prepare(self, latents: Sequence[np.ndarray]) -> Evaluate:
-        """Write the model's data where the members read them, and make the command."""
+    def _prepare(self, latents: Sequence[np.ndarray]) -> list[Evaluate]:
+        """Write the model's data where the members read them, and make the commands."""
         self._evaluates.clear()
         values = [entry.storage[0] for entry in self._data]
         for i, target in self._gradients.items():
             target.set_shape(latents[i].shape)
         made = [self._prepare_part(i, part) for i, part in enumerate(self._likelihood.parts)]
         distribute_in(self.group, self._functions)
-        calls = tuple([f.make(Request(args)) for f, args in made])
-        gradients = tuple(map(self._gradients_of, self._likelihood.parts, self._functions))
-        everything = [range(len(f.plan.recipe.outputs)) for f in self._functions]
-        silent = tuple(
-            replace(c, outputs=(), reductions=(), extra=tuple(e), pure=True)
-            for c, e in zip(calls, everything, strict=True)
-        )
+        commands = [self._command(made, gradient) for gradient in (True, False)]
         for entry, value in zip(self._data, values, strict=True):
             entry.seen = value
-        return Evaluate(silent, gradients, self._number)
+        return commands
+
+    def _command(
+        self, made: Sequence[tuple[GroupFunction, list[Data]]], gradient: bool
+    ) -> Evaluate:
+        calls = []
+        for f, arguments in made:
+            last = len(f.plan.outputs) - 1
+            call = f.make(Request(arguments), tuple(range(last)) if gradient else (last,))
+            calls.append(replace(call, outputs=(), reductions=(), extra=call.outputs, pure=True))
+        if not gradient:
+            return Evaluate(tuple(calls), ((),) * len(calls), self._number, len(calls))
+        gradients = tuple(map(self._gradients_of, self._likelihood.parts, self._functions))
+        return Evaluate(tuple(calls), gradients, self._number)
 
     def _gradients_of(self, part: Any, f: GroupFunction) -> tuple[tuple[ArrayRef, int], ...]:
         """The arrays for gradients by the latents of a part, each with its output."""
         targets = [self._gradients[i].ref for i in part.latents if i in self._gradients]
-        _, *outputs = [o.partials[0] for o in f.plan.outputs]
+        _, *outputs, _ = [o.partials[0] for o in f.plan.outputs]
         return tuple(zip(targets, outputs, strict=True))
 
     def _prepare_part(self, i: int, part: Any) -> tuple[GroupFunction, list[Data]]:

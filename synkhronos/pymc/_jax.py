@@ -27,7 +27,7 @@ def _funcify(op: DividedLogp, node: Any = None, **kwargs: Any) -> Any:
         return jax.pure_callback(evaluated, tuple(kinds), *inputs, vmap_method="sequential")
 
     def evaluated(*inputs: Any) -> Any:
-        return evaluate(number, *[np.asarray(v) for v in inputs])
+        return evaluate(number, True, *[np.asarray(v) for v in inputs])
 
     @jax.custom_vjp  # type: ignore[untyped-decorator]
     def divided_logp(*inputs: Any) -> Any:

@@ -152,7 +152,7 @@ class DividedTerms:
     broadcast : list of Variable
         Its other inputs: theta, and data that each member needs whole.
     outputs : list of Variable
-        The flat vector, then the gradient by each latent.
+        The flat vector, the gradient by each latent, and the log-density alone.
     value : Variable
         The log-density, as a function of pieces of theta instead of theta itself.
     pieces, by_pieces : dict
@@ -204,7 +204,9 @@ class DividedTerms:
             for v, p in pieces.items()
         ]
         self.outputs: list[Any] = clone_replace(
-            [_joined(self.value, slots), *self.by_latents], replace=unpacked, rebuild_strict=False
+            [_joined(self.value, slots), *self.by_latents, _joined(self.value, ())],
+            replace=unpacked,
+            rebuild_strict=False,
         )
         inputs = set(ancestors(self.outputs))
         self._keep_data = [v in inputs for v in form.places]

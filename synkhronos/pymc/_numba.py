@@ -22,16 +22,22 @@ def _funcify(op: DividedLogp, node: Any, **kwargs: Any) -> tuple[Any, int]:
 
     The cached code calls `evaluate` by module and name, so both are part of the cache's key.
     """
-    number = op.number
+    number, gradient = op.number, op.gradient
     kinds = numba.types.Tuple([get_numba_type(o.type) for o in node.outputs])
 
     @numba_njit
     def divided_logp(*inputs: Any) -> Any:
         with numba.objmode(found=kinds):
-            found = evaluate(number, *inputs)
+            found = evaluate(number, gradient, *inputs)
         return found
 
-    return divided_logp, zlib.crc32(f"2 {evaluate.__module__} {evaluate.__name__}".encode())
+    @numba_njit
+    def value_alone(*inputs: Any) -> Any:
+        return divided_logp(*inputs)[0]
+
+    return divided_logp if gradient else value_alone, zlib.crc32(
+        f"3 {evaluate.__module__} {evaluate.__name__}".encode()
+    )
 
 
 register_where(DividedLogp)  # PyMC compiles the model's function, which checks shapes

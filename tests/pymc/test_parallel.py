@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -443,13 +444,100 @@ def count_rounds(parallel: synk.pymc.Parallel) -> list[int]:
     assert parallel._evaluator is not None
     inner = parallel._evaluator._group_likelihood
 
-    def call(theta: np.ndarray, latents: list[np.ndarray]) -> object:
+    def call(*given: object) -> object:
         counted[0] += 1
-        return inner(theta, latents)
+        return inner(*given)
 
     call.group = inner.group  # type: ignore[attr-defined]
     parallel._evaluator._group_likelihood = call
     return counted
+
+
+def asked(parallel: synk.pymc.Parallel, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each evaluation, whether its gradient is asked for."""
+    found: list[bool] = []
+    evaluator: Any = parallel._evaluator
+    real = type(evaluator).__call__
+
+    def call(self: Any, theta: Any, latents: Any, gradient: bool = True) -> Any:
+        found.append(gradient)
+        return real(self, theta, latents, gradient)
+
+    monkeypatch.setattr(type(evaluator), "__call__", call)
+    return found
+
+
+def by_rows(rows: int, latent: bool) -> pm.Model:
+    """Two likelihoods, of different lengths, perhaps with a parameter for each row."""
+    r = np.random.default_rng(7)
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=2)
+        each = pm.Normal("each", shape=rows) if latent else 0.0
+        x = pm.Data("x", r.normal(size=(rows, 2)))
+        pm.Poisson("y", pm.math.exp(x @ b + each), observed=r.poisson(2, rows))
+        pm.Normal("z", b[0], 1, observed=r.normal(size=9))
+    return model
+
+
+@pytest.mark.parametrize(("rows", "latent"), [(30, False), (30, True), (2500, False)])
+def test_a_value_alone_is_evaluated_without_its_gradient(
+    group: synk.Group, monkeypatch: pytest.MonkeyPatch, rows: int, latent: bool
+) -> None:
+    """Also between gradients, and of other data; few rows are evaluated by the master."""
+    model = by_rows(rows, latent)
+    at = points(model, 3)
+    with synk.pymc.parallel(model) as parallel:
+        value, gradient = model.compile_logp(), model.compile_dlogp()
+        found = asked(parallel, monkeypatch)
+        values = [value(at[0]), gradient(at[1]), value(at[1]), value(at[2])]
+        assert found == [False, True, False, False]
+        for each in range(3):
+            model["x"].set_value(model["x"].get_value() * (1 + 0.1 * each))
+            values += [value(at[each]), gradient(at[each])]
+    model["x"].set_value(by_rows(rows, latent)["x"].get_value())
+    value, gradient = model.compile_logp(), model.compile_dlogp()
+    plain = [value(at[0]), gradient(at[1]), value(at[1]), value(at[2])]
+    for each in range(3):
+        model["x"].set_value(model["x"].get_value() * (1 + 0.1 * each))
+        plain += [value(at[each]), gradient(at[each])]
+    for ours, theirs in zip(values, plain, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("mode", ["NUMBA", pytest.param("CVM", marks=pytest.mark.thorough)])
+def test_a_value_alone_in_compiled_functions(
+    group: synk.Group, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    model = by_rows(40, True)
+    at = points(model, 2)[1]
+    plain = model.compile_logp()(at), model.compile_dlogp()(at)
+    with synk.pymc.parallel(model, mode="FAST_COMPILE") as parallel:
+        value = model.compile_logp(mode=mode)
+        both = model.logp_dlogp_function(ravel_inputs=True, mode=mode)
+        found = asked(parallel, monkeypatch)
+        np.testing.assert_allclose(value(at), plain[0], rtol=1e-10)
+        both.set_extra_values({})
+        flat = np.concatenate([np.ravel(at[v.name]) for v in model.continuous_value_vars])
+        first, second = both(flat)
+        np.testing.assert_allclose(first, plain[0], rtol=1e-10)
+        np.testing.assert_allclose(second, plain[1], rtol=1e-8)
+        assert found == [False, True]
+
+
+def test_a_step_without_gradients_evaluates_values(
+    group: synk.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = by_rows(30, False)
+    given: dict[str, Any] = {"draws": 4, "tune": 4, "chains": 1, "cores": 1, "random_seed": 7}
+    given |= {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
+    draws = []
+    with synk.pymc.parallel(model) as parallel:
+        found = asked(parallel, monkeypatch)
+        draws.append(pm.sample(step=pm.Slice(model=model), model=model, **given).posterior["b"])
+        assert len(found) > 8
+        assert not any(found)
+    draws.append(pm.sample(step=pm.Slice(model=model), model=model, **given).posterior["b"])
+    np.testing.assert_allclose(draws[0], draws[1], rtol=1e-6)
 
 
 def test_data_with_rows_on_another_axis(group: synk.Group) -> None:
