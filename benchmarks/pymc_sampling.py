@@ -5,15 +5,19 @@
 Each run is a process of its own. The first run of a contender has an empty HOME, so that PyTensor's
 and numba's caches are empty; the others find them filled, and have other seeds. Times are those of
 the whole call, and of sampling alone as the sampler notes it. ESS is the smallest bulk effective
-sample size of all parameters. "times" compares the ESS a second with that of `pm.sample`.
+sample size of all parameters. "times" compares the ESS a second with that of the first contender.
 
-    python benchmarks/pymc_sampling.py [--chains 2] [--cores 2] [--draws 500] [--runs 3]
-        [--contenders pm.sample,synk.pymc.sample] [MODEL ...]
+A table for each model and number of chains is printed when it is done. The last table has the ESS a
+second of all of them, and geometric means of "times". A run that fails is told, and left out.
+
+    python benchmarks/pymc_sampling.py [--chains 1,2,4] [--cores 2] [--draws 500] [--runs 3]
+        [--contenders pm.sample,synk.pymc.sample,stanli] [MODEL ...]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -22,6 +26,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +71,22 @@ def child(name: str, contender: str, seed: int, given: dict[str, int]) -> None:
     print(json.dumps({"seconds": seconds, "sampling": sampling, "ess": smallest}))
 
 
-def run(name: str, contender: str, seed: int, given: dict[str, int], home: Path) -> dict[str, Any]:
-    """Sample in a process whose HOME and caches are in this folder."""
+@dataclass(frozen=True)
+class Rates:
+    """Effective draws a second: of the whole call, and of sampling alone."""
+
+    call: float
+    sampling: float
+
+
+# by model, number of chains, and contender
+type Found = dict[tuple[str, int, str], Rates]
+
+
+def run(
+    name: str, contender: str, seed: int, given: dict[str, int], home: Path
+) -> dict[str, Any] | None:
+    """Sample in a process whose HOME and caches are in this folder; None if that fails."""
     dropped = ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "PYTENSORRC")
     env = {k: v for k, v in os.environ.items() if k not in dropped}
     env |= {"HOME": str(home), "PYTENSOR_FLAGS": f"base_compiledir={home / 'pytensor'}"}
@@ -81,48 +100,86 @@ def run(name: str, contender: str, seed: int, given: dict[str, int], home: Path)
         check=False,
     )
     if done.returncode:
-        raise SystemExit(done.stderr)
+        reason = (done.stderr.splitlines() or [f"exit code {done.returncode}"])[-1]
+        print(f"{name}, {given['chains']} chains, {contender}: {reason}", flush=True)
+        return None
     lines = [line for line in done.stderr.splitlines() if line.startswith("synkhronos: ")]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found | {"line": lines[-1] if lines else ""}
 
 
-def compare(name: str, contenders: list[str], runs: int, given: dict[str, int]) -> None:
-    """Print a table of one model."""
-    rows, base = [], (float("nan"), float("nan"))
+def compare(name: str, contenders: list[str], runs: int, given: dict[str, int]) -> Found:
+    """Print a table of one model; returns its rates."""
+    rows: list[list[Any]] = []
     lines: list[str] = []
-    if name not in stan_peer.PROGRAMS and STAN in contenders:
-        print(f"{name} has no Stan program: {STAN} is left out")
-        contenders = [c for c in contenders if c != STAN]
+    rates: Found = {}
     for contender in contenders:
+        if contender == STAN and name not in stan_peer.PROGRAMS:
+            continue
         with tempfile.TemporaryDirectory() as home:
-            cold, *warm = [run(name, contender, s, given, Path(home)) for s in range(runs + 1)]
+            done = [run(name, contender, s, given, Path(home)) for s in range(runs + 1)]
+        cold, *warm = [d or {} for d in done]
+        warm = [w for w in warm if w]
+        if not (cold and warm):
+            continue
         lines += [cold["line"]] if cold["line"] else []
-        by_call = float(np.median([w["ess"] / w["seconds"] for w in warm]))
-        by_sampling = float(np.median([w["ess"] / w["sampling"] for w in warm]))
-        if contender == contenders[0]:
-            base = by_call, by_sampling
-        rows.append(
-            [
-                contender,
-                cold["seconds"],
-                float(np.median([w["seconds"] for w in warm])),
-                float(np.median([w["sampling"] for w in warm])),
-                float(np.median([w["ess"] for w in warm])),
-                f"{by_call:.2f}",
-                f"{by_call / base[0]:.2f}",
-                f"{by_sampling / base[1]:.2f}",
-            ]
-        )
-    columns = ["", "cold, s", "warm, s", "sampling, s", "ESS", "ESS/s", "times", "of sampling"]
+        mean = Rates(*[median([w["ess"] / w[of] for w in warm]) for of in ("seconds", "sampling")])
+        rates[name, given["chains"], contender] = mean
+        rows.append([contender, cold["seconds"]])
+        rows[-1] += [median([w[of] for w in warm]) for of in ("seconds", "sampling", "ess")]
+        rows[-1] += [f"{mean.call:.2f}", f"{mean.sampling:.2f}"]
+    columns = ["", "cold, s", "warm, s", "sampling, s", "ESS", "ESS/s", "of sampling"]
     show(f"{name}: {given['chains']} chains on {given['cores']} cores", columns, rows)
-    print(*lines, sep="\n")
+    print(*lines, sep="\n", flush=True)
+    return rates
+
+
+def median(numbers: list[float]) -> float:
+    return float(np.median(numbers))
+
+
+def summarise(models: list[str], chains: list[int], contenders: list[str], rates: Found) -> None:
+    """Print all rates, and geometric means of those of the first contender and each other."""
+    first, *others = contenders
+    parts = ("call", "sampling")
+    columns = ["", "chains", *[f"{c}, {part}" for c in contenders for part in parts]]
+    columns += [f"{c}, times, {part}" for c in others for part in parts]
+    rows = []
+    ratios: dict[tuple[int, str, str], list[float]] = {}
+    for name, count in itertools.product(models, chains):
+        found = {c: rates.get((name, count, c)) for c in contenders}
+        row: list[object] = [name, count]
+        row += [text_of(found[c], part) for c in contenders for part in parts]
+        for c, part in itertools.product(others, parts):
+            ours, theirs = found[c], found[first]
+            if ours is None or theirs is None:
+                row.append("-")
+                continue
+            ratio = getattr(ours, part) / getattr(theirs, part)
+            ratios.setdefault((count, c, part), []).append(ratio)
+            row.append(f"{ratio:.2f}")
+        rows.append(row)
+    for count in chains:
+        row = ["geometric mean", count, *[""] * (2 * len(contenders))]
+        for c, part in itertools.product(others, parts):
+            known = ratios.get((count, c, part))
+            row.append(f"{np.exp(np.mean(np.log(known))):.2f}" if known else "-")
+        rows.append(row)
+    show("smallest bulk ESS a second, of the whole call and of sampling alone", columns, rows)
+
+
+def text_of(rates: Rates | None, part: str) -> str:
+    return "-" if rates is None else f"{getattr(rates, part):.2f}"
+
+
+def counts(text: str) -> list[int]:
+    return [int(count) for count in text.split(",")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", default=list(MODELS), metavar="MODEL")
-    parser.add_argument("--chains", type=int, default=2)
+    parser.add_argument("--chains", type=counts, default=[2], metavar="COUNT,...")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--draws", type=int, default=500)
     parser.add_argument("--runs", type=int, default=3)
@@ -139,9 +196,11 @@ def main() -> None:
         print(stan_peer.MISSING)
     describe_machine()
     print(f"PyMC {pm.__version__}")
-    given = {"draws": args.draws, "chains": args.chains, "cores": args.cores}
-    for name in args.models:
-        compare(name, contenders, args.runs, given)
+    rates: Found = {}
+    for name, count in itertools.product(args.models, args.chains):
+        given = {"draws": args.draws, "chains": count, "cores": args.cores}
+        rates |= compare(name, contenders, args.runs, given)
+    summarise(args.models, args.chains, contenders, rates)
 
 
 if __name__ == "__main__":

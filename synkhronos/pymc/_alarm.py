@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Container
 from types import FrameType
 from typing import Any
 
@@ -33,7 +34,7 @@ class Alarm:
         main = threading.main_thread()
         if not self._armed or threading.current_thread() is main:
             return False
-        if not is_inside("nutpie", sys._current_frames().get(main.ident or 0)):
+        if caller_of(sys._current_frames().get(main.ident or 0), ("nutpie",)) is None:
             return False
         self._pending = exc
         signal.pthread_kill(main.ident or 0, _SIGNAL)
@@ -55,10 +56,11 @@ class Alarm:
                 signal.signal(_SIGNAL, self._before)
 
 
-def is_inside(package: str, frame: FrameType | None) -> bool:
-    """Whether this frame, or one that has called it, runs code of a package."""
+def caller_of(frame: FrameType | None, packages: Container[str]) -> str | None:
+    """The package of these whose code this frame runs, or one that has called it; else None."""
     while frame is not None:
-        if frame.f_globals.get("__name__", "").split(".")[0] == package:
-            return True
+        package: str = frame.f_globals.get("__name__", "").split(".")[0]
+        if package in packages:
+            return package
         frame = frame.f_back
-    return False
+    return None

@@ -16,7 +16,7 @@ from pytensor.graph.replace import clone_replace
 
 from synkhronos._checks import check_integer, or_none, shown
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos.pymc._alarm import is_inside
+from synkhronos.pymc._alarm import caller_of
 from synkhronos.pymc._terms import Terms
 
 log = logging.getLogger("synkhronos")
@@ -64,21 +64,31 @@ class Replaced:
         self.close()
 
 
+# By package, how to sample a copy with our log-density.
+_COPYING = {
+    "nutpie": "use synk.pymc.sample; or freeze the model first (pymc.model.transform.optimization."
+    'freeze_dims_and_data), and let nutpie leave it so: compile_kwargs={"freeze_model": False}',
+    "pymc_extras": "what it does is right, and takes as long as with the model itself. Its "
+    "find_MAP and fit_laplace take freeze_model=False",
+}
+
+
 class NotedInitialValues(treedict):
-    """The initial values of a model with another log-density: they notice that nutpie copies it.
+    """The initial values of a model with another log-density: they notice that it is copied.
 
     PyMC's copies of a model have its graph, and not its log-density. PyMC looks at all initial
-    values before it copies.
+    values before it copies. Packages that copy models which they are to sample are told of.
     """
 
     def values(self) -> Any:
         """The initial values."""
-        if is_inside("nutpie", sys._getframe()):
+        package = caller_of(sys._getframe(), _COPYING)
+        if package is not None:
             log.warning(
-                "nutpie freezes a copy of the model (freeze_model), and samples that by PyMC's own "
-                "log-density, not by the one of synk.pymc: use synk.pymc.sample; or freeze the "
-                "model first (pymc.model.transform.optimization.freeze_dims_and_data), and let "
-                'nutpie leave it as it is: compile_kwargs={"freeze_model": False}'
+                "%s copies the model (freeze_dims_and_data), and the copy has PyMC's own "
+                "log-density, not the one of synk.pymc: %s",
+                package,
+                _COPYING[package],
             )
         return super().values()
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.group import Group
+from synkhronos._engine.progress import tell
 from synkhronos._errors import GroupClosed
 from synkhronos._host import cores as _cores
 from synkhronos.pymc._alarm import Alarm
@@ -112,6 +113,8 @@ class Evaluator:
         self.mode = mode
         self.members = members
         self.failure: BaseException | None = None
+        self._inside: list[None] = []
+        self._told_turns = False
         self._left = False
         self._pid = os.getpid()
         self._moving = threading.Lock()
@@ -129,11 +132,25 @@ class Evaluator:
         if self._pid != os.getpid() or self._group_likelihood is None:
             self._move_in()
         assert self._group_likelihood is not None
+        self._inside.append(None)  # by each thread, without a lock
+        if len(self._inside) > 1 and not self._told_turns:
+            self._tell_turns()
         try:
             return self._group_likelihood(theta, latents, gradient)
         except BaseException as exc:
             self._note(exc, self._group_likelihood.group.alive)
             raise
+        finally:
+            self._inside.pop()
+
+    def _tell_turns(self) -> None:
+        """Say that chains of several threads do not run at once."""
+        self._told_turns = True
+        tell(
+            "chains in threads take turns, since each evaluation uses all "
+            f"{self._group_likelihood.group.size} members: synk.pymc.sample gives each chain a "
+            "process, and synk.pymc.fast needs no members"
+        )
 
     def compile_beside(
         self, theta: np.ndarray, latents: Sequence[np.ndarray], work: Callable[[], object]
@@ -163,7 +180,11 @@ class Evaluator:
         if raised or not goes_on:
             self.failure = exc  # else a sampler that continues takes it for a bad point
         if raised:
-            log.error("sampling stops: %s", exc)
+            log.error(
+                "sampling stops, and the draws of nutpie are lost: %s. PyMC's own sampler "
+                '(nuts_sampler="pymc") keeps draws by trace= or callback=',
+                exc,
+            )
 
     def _move_in(self) -> None:
         """Start this process's own group."""
@@ -216,6 +237,7 @@ class Evaluator:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.failure = self.alarm = self._group_likelihood = None
+        self._inside, self._told_turns = [], False
         self._left = False
         self._pid = os.getpid()
         self._moving = threading.Lock()

@@ -290,7 +290,7 @@ def test_nutpie_that_freezes_a_copy_is_told_of(
         with pytest.raises(RuntimeError, match=found):
             compile_pymc.compile_pymc_model(copy, freeze_model=freeze)
     [record] = caplog.records
-    assert record.getMessage().startswith("nutpie freezes a copy of the model (freeze_model), and")
+    assert record.getMessage().startswith("nutpie copies the model (freeze_dims_and_data), and the")
 
 
 @pytest.mark.thorough  # nutpie compiles both models

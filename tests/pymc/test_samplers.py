@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -173,6 +175,40 @@ def test_slots_give_each_process_cores_of_its_own(tmp_path: Path) -> None:
         """,
     )
     assert out.splitlines() == ["[0, 1] [2, 3]", "[0, 1]"]
+
+
+def test_chains_in_threads_say_that_they_take_turns(
+    group: synk.Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = model_of()
+    caplog.set_level(logging.INFO, "synkhronos")
+    inside, both = threading.Barrier(2, timeout=60), []
+    with synk.pymc.parallel(model) as parallel:
+        evaluator: Any = parallel._evaluator
+        real = evaluator._group_likelihood
+
+        class Waiting:
+            group = real.group
+
+            def __call__(self, *given: Any) -> Any:
+                inside.wait()  # until the other one is here
+                return real(*given)
+
+        evaluator._group_likelihood = Waiting()
+        threads = [
+            threading.Thread(target=lambda: both.append(evaluator(np.zeros(2), [])))
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        evaluator._group_likelihood = real
+        evaluator(np.zeros(2), [])
+    np.testing.assert_array_equal(both[0][0], both[1][0])
+    lines = [r.getMessage() for r in caplog.records if "take turns" in r.getMessage()]
+    assert len(lines) == 1
+    assert "each evaluation uses all 2 members" in lines[0]
 
 
 NUTPIE = """
