@@ -138,38 +138,28 @@ def median(numbers: list[float]) -> float:
     return float(np.median(numbers))
 
 
-def summarise(models: list[str], chains: list[int], contenders: list[str], rates: Found) -> None:
-    """Print all rates, and geometric means of those of the first contender and each other."""
-    first, *others = contenders
-    parts = ("call", "sampling")
-    columns = ["", "chains", *[f"{c}, {part}" for c in contenders for part in parts]]
-    columns += [f"{c}, times, {part}" for c in others for part in parts]
+def summarise(rates: Found, first: str) -> None:
+    """Print all rates, and geometric means of those beside the first contender's."""
     rows = []
-    ratios: dict[tuple[int, str, str], list[float]] = {}
-    for name, count in itertools.product(models, chains):
-        found = {c: rates.get((name, count, c)) for c in contenders}
-        row: list[object] = [name, count]
-        row += [text_of(found[c], part) for c in contenders for part in parts]
-        for c, part in itertools.product(others, parts):
-            ours, theirs = found[c], found[first]
-            if ours is None or theirs is None:
-                row.append("-")
-                continue
-            ratio = getattr(ours, part) / getattr(theirs, part)
-            ratios.setdefault((count, c, part), []).append(ratio)
-            row.append(f"{ratio:.2f}")
+    ratios: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    for (name, chains, contender), found in rates.items():
+        row = [
+            f"{name}, {chains} chains, {contender}",
+            f"{found.call:.2f}",
+            f"{found.sampling:.2f}",
+        ]
+        base = rates.get((name, chains, first))
+        if base is not None and contender != first:
+            ratio = found.call / base.call, found.sampling / base.sampling
+            ratios.setdefault((chains, contender), []).append(ratio)
+            row += [f"{times:.2f}" for times in ratio]
         rows.append(row)
-    for count in chains:
-        row = ["geometric mean", count, *[""] * (2 * len(contenders))]
-        for c, part in itertools.product(others, parts):
-            known = ratios.get((count, c, part))
-            row.append(f"{np.exp(np.mean(np.log(known))):.2f}" if known else "-")
-        rows.append(row)
-    show("smallest bulk ESS a second, of the whole call and of sampling alone", columns, rows)
-
-
-def text_of(rates: Rates | None, part: str) -> str:
-    return "-" if rates is None else f"{getattr(rates, part):.2f}"
+    for (chains, contender), known in ratios.items():
+        means = np.exp(np.mean(np.log(known), axis=0))
+        what = f"geometric mean of {len(known)}, {chains} chains, {contender}"
+        rows.append([what, "", "", *[f"{times:.2f}" for times in means]])
+    columns = ["", "whole call", "sampling", f"times {first}", "of sampling"]
+    show("smallest bulk ESS a second", columns, rows)
 
 
 def counts(text: str) -> list[int]:
@@ -200,7 +190,7 @@ def main() -> None:
     for name, count in itertools.product(args.models, args.chains):
         given = {"draws": args.draws, "chains": count, "cores": args.cores}
         rates |= compare(name, contenders, args.runs, given)
-    summarise(args.models, args.chains, contenders, rates)
+    summarise(rates, contenders[0])
 
 
 if __name__ == "__main__":
