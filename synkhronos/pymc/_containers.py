@@ -44,7 +44,7 @@ def follow(shared: SharedVariable, follower: Follower) -> None:
     Variables that PyTensor and PyMC copy share a container, so any of them may be set.
     """
     container = shared.container
-    if not isinstance(container, FollowedContainer):
+    if "followers" not in vars(container):  # nor has a container that was copied
         container.__class__ = FollowedContainer
         container.followers = WeakSet()
     container.followers.add(follower)

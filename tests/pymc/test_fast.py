@@ -14,6 +14,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from comparing import check_equal, check_not_worse, evaluated, far_points, points
+from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.compile.builders import OpFromGraph
 from zoo import KINDS
 
@@ -135,6 +136,17 @@ def test_values_that_are_set_reach_the_copy(pickled: bool) -> None:
     for each in (model, copy):
         each["x"].set_value(np.linspace(0, 1, 40))
     np.testing.assert_allclose(compiled(at[0]), evaluated(model, at)[0][0], rtol=1e-10)
+
+
+def test_a_copy_of_a_copy_is_followed() -> None:
+    """PyMC's copy of the copy has data of its own."""
+    model = freeze_dims_and_data(synk.pymc.fast(with_shared(0.0)), dims=[], data=[])
+    assert "logp" not in vars(model)
+    copy = synk.pymc.fast(model)
+    at = points(model, 1)
+    for each in (model, copy):
+        each["x"].set_value(np.linspace(0, 1, 40))
+    check_equal(evaluated(model, at), evaluated(copy, at))
 
 
 def test_a_variable_of_the_user_is_followed_as_long_as_a_function_reads_it() -> None:
