@@ -70,6 +70,19 @@ def reduce_into(
             target[...] = total
 
 
+def weighted_sum(
+    out: np.ndarray, parts: Sequence[np.ndarray], weights: Sequence[float]
+) -> None:
+    """Write the sum of `parts` (1-D) times their weights to `out`, in the order of parts."""
+    if not any(weights):
+        out[...] = 0
+        return
+    reduce_into(out, parts, Reduction.AVG, weights)
+    total = float(sum(weights))
+    if total != 1.0:
+        out *= total
+
+
 def reduce_block(
     blocks: Sequence[np.ndarray],
     op: Reduction,

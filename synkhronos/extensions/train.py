@@ -22,7 +22,7 @@ from pytensor.tensor.random.type import RandomType
 
 from synkhronos._api.data import Data
 from synkhronos._backends.jax import runs_jax
-from synkhronos._checks import shown
+from synkhronos._checks import check_flag, shown
 from synkhronos._engine.function_arguments import Change, roots, substituted
 from synkhronos._engine.function_plan import plan
 from synkhronos._engine.graph_collectives import has_collectives
@@ -40,6 +40,7 @@ from synkhronos.extensions._step.exchanges import Exchange, TopK, exchange_of
 from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.extensions._step.listed_inputs import listed_inputs
 from synkhronos.extensions._step.objective import Objective, objective
+from synkhronos.extensions._step.overlap import check_overlap, telling_plan
 from synkhronos.extensions._step.partition import Partition, partition_rule
 from synkhronos.extensions._step.planned import TrainPlan, arranged
 from synkhronos.extensions._step.resident_recipe import UpdateRule
@@ -80,6 +81,7 @@ def make_train_function(
     reduction: str | None = None,
     compress: str | None = None,
     exchange: Exchange | None = None,
+    overlap: bool = False,
     rule: Rule | None = None,
     mode: ModeLike = None,
     name: str | None = None,
@@ -115,6 +117,10 @@ def make_train_function(
         What nodes send of their gradients: the largest elements, and the others later; or all, in
         16 bits. Gradients between GPUs travel whole: there 16 bits have no effect, with a warning,
         and TopK is refused.
+    overlap : bool
+        Nodes exchange the first gradients while they compute the others, by a process of their own
+        on each node. Values stay the same. On one node it has no effect. TopK, `rule` and mode JAX
+        are refused.
     rule : Rule, optional
         A rule of `synkhronos.rules`, by which members train apart. Default: they sum gradients in
         each step.
@@ -156,6 +162,9 @@ def make_train_function(
     """
     group = current("make_train_function")
     sent = exchange_of(exchange, compress)
+    if check_flag("overlap", overlap):
+        check_overlap(sent, rule, mode)
+    overlaps = overlap and group.member.communicator.nodes > 1
     inputs, bcast_inputs, replaced = _roots(_inputs(x, y), bcast_inputs, givens)
     check_loss(loss)
     [loss, *outputs], changes = substituted([loss, *outputs], updates, *replaced)
@@ -201,8 +210,12 @@ def make_train_function(
                 dict(options),
             )
             _check_used(function.inputs, [loss, *_variables(outputs)], partition)
-            n, given = 1 + len(outputs), _given(x, y)
-            return TrainPlan(function, n, tuple(kept), goal, partition, optimizer, sent, *given)
+            n, given, order = 1 + len(outputs), _given(x, y), ()
+            if overlaps:
+                counts = n + len(goal.partials), len(goal.gradients)
+                function, order = telling_plan(function, *counts)
+            plans = function, n, tuple(kept), goal, partition, optimizer, sent
+            return TrainPlan(*plans, *given, order)
 
         if rule is not None:
             _check_rule(rule, group, mode, sent)

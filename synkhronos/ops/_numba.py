@@ -28,6 +28,7 @@ from synkhronos._engine.graph_exchanges import (
     place,
     scattered,
 )
+from synkhronos._engine.ready_values import tell
 from synkhronos._plan.reductions import Reduction
 from synkhronos.ops._collectives import (
     AllGather,
@@ -37,6 +38,7 @@ from synkhronos.ops._collectives import (
     Rank,
     ReduceScatter,
 )
+from synkhronos.ops._ready import Ready
 
 _OPS = list(Reduction)
 _WEIGHINGS = [Weighing(given, got) for given in (False, True) for got in (False, True)]
@@ -62,7 +64,7 @@ def _own_rows(how: int, values: np.ndarray, mine: int) -> np.ndarray:
 
 
 _HOW = [(op, weighing) for op in _OPS for weighing in _WEIGHINGS]  # a number is passed fastest
-_CALLED = (_all_reduced, _gathered, _scattered, _own_rows, of_root, place, same_steps)
+_CALLED = (_all_reduced, _gathered, _scattered, _own_rows, of_root, place, same_steps, tell)
 _VERSION = zlib.crc32(repr([2, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
 
 
@@ -178,3 +180,16 @@ def _same_steps(
         return found, token
 
     return check, _VERSION
+
+
+@register_funcify_default_op_cache_key(Ready)  # type: ignore[untyped-decorator]
+def _ready(op: Ready, node: Apply, **kwargs: object) -> tuple[Callable[..., np.ndarray], int]:
+    number = op.number
+
+    @numba_njit
+    def ready(value: np.ndarray, token: int) -> np.ndarray:
+        with numba.objmode():
+            tell(number, value)
+        return value, token
+
+    return ready, _VERSION

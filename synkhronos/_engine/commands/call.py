@@ -249,11 +249,12 @@ class Contribution:
 
 
 def compute_call(
-    call: Call, member: Member, ready: Callable[[], None] | None = None
+    call: Call, member: Member, ready: Callable[[Part], None] | None = None
 ) -> tuple[Part, Sequence[object]]:
     """Compute this member's outputs, those of `call.extra` last; nothing without rows.
 
-    `ready` is called after the inputs have been prepared, and before anything is computed.
+    `ready` is called with the part after the inputs have been prepared, and before anything is
+    computed.
     """
     replica = member.replicas[call.function]
     part = replica.last_part
@@ -261,7 +262,7 @@ def compute_call(
         if part.copied:
             part.take_rows()
         if ready is not None:
-            ready()
+            ready(part)
         try:
             return part, part.repetition()
         except Exception as exc:
@@ -269,7 +270,7 @@ def compute_call(
             raise
     part = part_of(call, member)
     if ready is not None:
-        ready()
+        ready(part)
     answer = _answer(call, member, replica, part)
     if part.stands_in:
         answer = _without_rows(answer)

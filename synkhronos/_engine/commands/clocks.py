@@ -112,7 +112,7 @@ class MeasuredCall(ExtendedCall):
         """Run the call; large outputs are reduced after a meeting, so that waits are told apart."""
         watch = member.measured.clocks[self.call.function].mine
         watch.start(counted=not self.call.first and member.replicas[self.call.function].used)
-        part, outputs = compute_call(self.call, member, lambda: watch.lap(SCATTER))
+        part, outputs = compute_call(self.call, member, lambda _: watch.lap(SCATTER))
         watch.lap(COMPUTE)
         if part.scalars is None:
             member.communicator.barrier()

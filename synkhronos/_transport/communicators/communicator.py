@@ -11,9 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from synkhronos._host.arena import Arena
 from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.transfers import Plan, alone, run
 from synkhronos._transport.communicators.half_precision import Rounding
+from synkhronos._transport.communicators.sums import BackgroundSums, Sums
 
 Join = Literal["concatenate", "stack"]
 Arrays = Sequence[np.ndarray]
@@ -154,6 +156,16 @@ class Communicator(ABC):
         floats travel in 16 bits.
         """
         del arrays, fill, rounding
+
+    def start_sums(
+        self, sums: Sums, arena: Arena, cores: Sequence[int]
+    ) -> BackgroundSums | None:
+        """Start to add up between nodes while members compute; all members call it.
+
+        Returns what makes the sums, in the leader of a node. `arena`: where the vectors are;
+        `cores`: where the process may run.
+        """
+        raise TypeError("the members of one node add up by themselves")
 
     @property
     def node(self) -> int:

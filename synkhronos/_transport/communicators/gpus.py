@@ -26,6 +26,7 @@ import numpy as np
 
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.nccl import ID_BYTES, Link, NotServed, Operation, element, new_id
+from synkhronos._host.arena import Arena
 from synkhronos._plan.reductions import Reduction, scales
 from synkhronos._plan.transfers import Plan
 from synkhronos._transport.communicators.communicator import (
@@ -39,6 +40,7 @@ from synkhronos._transport.communicators.half_precision import Rounding
 from synkhronos._transport.communicators.hierarchy import Hierarchy
 from synkhronos._transport.communicators.nccl_types import nccl_reduction, reduced_dtype
 from synkhronos._transport.communicators.shared_memory import SharedMemory, check_joinable
+from synkhronos._transport.communicators.sums import BackgroundSums, Sums
 from synkhronos._transport.words.waiting import PeerFailed
 
 log = logging.getLogger("synkhronos")
@@ -89,6 +91,11 @@ class Gpus(Communicator):
     def sum_over_nodes(self, arrays: Arrays, fill: Fill, rounding: Rounding | None = None) -> None:
         self._host.sum_over_nodes(arrays, fill, rounding)
 
+    def start_sums(
+        self, sums: Sums, arena: Arena, cores: Sequence[int]
+    ) -> BackgroundSums | None:
+        return self._host.start_sums(sums, arena, cores)
+
     def run_between_nodes[R](self, plan: Plan[R]) -> R:
         return self._host.run_between_nodes(plan)
 
@@ -112,6 +119,10 @@ class Gpus(Communicator):
         return value if jax_backend.is_held(value) else np.asarray(value)
 
     def close(self) -> None:
+        self._unlink()
+        self._host.close()
+
+    def _unlink(self) -> None:
         link, self._link = self._link, None
         if link is not None:
             link.close()
@@ -170,7 +181,7 @@ class Gpus(Communicator):
 
     def _open(self) -> None:
         """Connect all members, or note that NCCL cannot."""
-        self.close()
+        self._unlink()
         name, why = np.zeros(ID_BYTES, np.uint8), ""
         if self.rank == 0:
             try:
@@ -184,7 +195,7 @@ class Gpus(Communicator):
         reasons = {rank: text for rank, text in enumerate(map(json.loads, lines)) if text}
         if not reasons:
             return
-        self.close()
+        self._unlink()
         self._refused = True
         if self.rank == self.leader:  # on the first node this is the master
             rank, text = min(reasons.items(), key=lambda found: found[1] == _OTHERS)
@@ -231,7 +242,7 @@ class Gpus(Communicator):
                 link.finish(event)
             except BaseException:
                 self.fail_exchange()  # first, since the abort may take long
-                self.close()
+                self._unlink()
                 raise
 
     def _lines(self, line: bytes) -> list[bytes]:

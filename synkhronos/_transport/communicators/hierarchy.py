@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from synkhronos._backends.reduction_loops import reduce_into
+from synkhronos._host.arena import Arena
 from synkhronos._plan.reductions import Reduction, normalized, rounded
 from synkhronos._plan.transfers import Plan, Swap, Transfer, run
 from synkhronos._transport.channels.placement import Placement
@@ -28,6 +30,8 @@ from synkhronos._transport.communicators.communicator import (
 )
 from synkhronos._transport.communicators.half_precision import Rounding
 from synkhronos._transport.communicators.shared_memory import SharedMemory
+from synkhronos._transport.communicators.summing_process import SummingProcess
+from synkhronos._transport.communicators.sums import BackgroundSums, Sums
 
 _LEADER = 0  # its rank on the node
 SEGMENT_BYTES = 1 << 22  # of large sums: leaders send one while their nodes fill the next
@@ -57,6 +61,7 @@ class Hierarchy(Communicator):
         self._node = node
         self._between = between
         self._single = max(placement.sizes) == 1  # the same in all nodes, which must act alike
+        self._processes: weakref.WeakSet[SummingProcess] = weakref.WeakSet()
         self.segment_bytes = SEGMENT_BYTES
         self.rank = placement.ranks(node)[within.rank]
         self.size = placement.size
@@ -128,6 +133,21 @@ class Hierarchy(Communicator):
         if k == 0 or size == 1:
             return here, size
         return here - 1, 0 if here == _LEADER else size - 1
+
+    def start_sums(
+        self, sums: Sums, arena: Arena, cores: Sequence[int]
+    ) -> BackgroundSums | None:
+        between = self._between
+        if between is None:
+            return None
+        made = SummingProcess(self._within.shared, between, self.rank, sums, arena, cores)
+        self._processes.add(made)
+        made.start()
+        return made
+
+    def close(self) -> None:
+        for process in list(self._processes):
+            process.close()
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         return self._within.empty(shape, dtype)

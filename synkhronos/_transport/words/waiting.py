@@ -203,6 +203,11 @@ class Waiter:
         self._looked, self._ours = -math.inf, True  # at what descriptors are
         _waiters.add(self)
 
+    @property
+    def bell(self) -> int:
+        """The eventfd by which others wake this member."""
+        return self._bells[self.rank]
+
     def watch(self, pidfds: dict[int, int]) -> None:
         """Watch these members for deaths: {rank: pidfd}."""
         for rank, fd in pidfds.items():

@@ -87,7 +87,7 @@ class OwnValues(Kept):
         ]
 
     def computed(
-        self, call: Call, member: Member, ready: Callable[[], None] | None = None
+        self, call: Call, member: Member, ready: Callable[[Part], None] | None = None
     ) -> tuple[Part, Sequence[Any]]:
         """Compute the outputs of a call from this member's own values; see `compute_call`."""
         try:

@@ -84,7 +84,7 @@ class LocalArrays:
 
     def gradients(self, comm: Communicator) -> list[np.ndarray]:
         """Allocate the gradients of this member."""
-        return self._flat.gradients(comm)
+        return self._flat.gradients(comm.empty)
 
     def of_update(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Those of the values that the optimizer's update writes."""

@@ -45,7 +45,7 @@ class ResidentOwnValues(OwnValues):
         self._resident.compile()
 
     def computed(
-        self, call: Call, member: Member, ready: Callable[[], None] | None = None
+        self, call: Call, member: Member, ready: Callable[[Part], None] | None = None
     ) -> tuple[Part, Sequence[Any]]:
         """Compute the outputs of a call, from values that are all in JAX's memory."""
         self._resident.own()

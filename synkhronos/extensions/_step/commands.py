@@ -13,6 +13,7 @@ from synkhronos._engine.variables import Entry
 from synkhronos._errors import InputError
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
 from synkhronos.extensions._step.install import Install, Kept, scalars
+from synkhronos.extensions._step.overlap import Overlap, arena_to_share
 from synkhronos.extensions._step.update import FlatUpdate
 
 
@@ -27,10 +28,12 @@ class InstallUpdate(Install):
         leads = home.rank == comm.leader
         recipe = recipe.for_node(home.size)
         arrays = Arrays(recipe)
-        gradients = arrays.gradients(comm)
+        arena = arena_to_share(member) if recipe.order else None
+        empty = comm.empty if arena is None else arena.empty
+        gradients = arrays.gradients(empty)
         sparse = recipe.sparse is not None
         adds_up = comm.nodes > 1 or sparse
-        totals = arrays.gradients(comm) if leads and adds_up else []
+        totals = arrays.gradients(empty) if leads and adds_up else []
         accumulated = [arrays.accumulated(comm)] if leads and sparse else []
         values = arrays.values(comm) if leads else []
         exposed = comm.expose([*gradients, *totals, *accumulated, *values])
@@ -41,11 +44,29 @@ class InstallUpdate(Install):
         sums = shared[k] if sparse else None
         given = published, shared[k + sparse :], shared[n:k], sums, comm.node
         update = FlatUpdate(recipe, home.rank, *given)
+        if arena is not None:
+            update.overlap = Overlap(recipe, member, arena, published, shared[n:k])
         update.leaves = scalars(member, arrays.leaf_dtypes)
         update.entries = [(member.variables.of(v), view) for v, view in update.views.items()]
         for vector in gradients:
             vector[...] = 0
         return update
+
+
+@dataclass(frozen=True)
+class LinkNodes(Command):
+    """Connect the summing processes of all nodes, which add up while members compute.
+
+    It is run before the first step, and after a step that has failed.
+    """
+
+    number: int
+
+    def run(self, member: Member) -> None:
+        """End the process of before, and start another one."""
+        overlap = member.installed.of(FlatUpdate, self.number).overlap
+        assert overlap is not None
+        overlap.link(member)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,9 @@ class FlatRecipe:
         Of the node.
     exchange : Exchange, or None
         How gradients travel between nodes.
+    order : tuple of tuple of int
+        Which gradients are told of while the others are computed, one group after the other; empty
+        if none is.
     kept : tuple of SharedVariable
         What the exchange keeps from step to step: residuals, by parameter; or a count of steps.
     """
@@ -45,12 +48,13 @@ class FlatRecipe:
     config: dict[str, object]
     exchange: Exchange | None = None
     kept: tuple[SharedVariable, ...] = ()
+    order: tuple[tuple[int, ...], ...] = ()
 
     def for_node(self, members: int) -> FlatRecipe:
         """The same for a node with another number of members."""
         if members == self.members:
             return self
-        how = self.mode, self.config, self.exchange, self.kept
+        how = self.mode, self.config, self.exchange, self.kept, self.order
         return lay_out(self.partition, self.shapes, members, *how)
 
     @property
@@ -72,6 +76,7 @@ def lay_out(
     config: dict[str, object],
     exchange: Exchange | None = None,
     kept: tuple[SharedVariable, ...] = (),
+    order: tuple[tuple[int, ...], ...] = (),
 ) -> FlatRecipe:
     """Lay out all variables for a node with this number of members."""
 
@@ -98,7 +103,10 @@ def lay_out(
     ]
     owners = tuple(assign_owners(sizes, members))
     layout = tuple(buckets), owners, members
-    return FlatRecipe(partition, shapes, *layout, mode, config, exchange, kept)
+    return FlatRecipe(partition, shapes, *layout, mode, config, exchange, kept, order)
+
+
+Empty = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 
 
 class Arrays:
@@ -120,10 +128,10 @@ class Arrays:
         self.leaf_dtypes = [np.dtype(v.type.dtype) for v in recipe.partition.leaves]
         self._units = units
 
-    def gradients(self, comm: Communicator) -> list[np.ndarray]:
+    def gradients(self, empty: Empty) -> list[np.ndarray]:
         """Allocate this member's gradients."""
         return [
-            comm.empty((b.length,), d)
+            empty((b.length,), d)
             for b, d in zip(self.buckets, self.gradient_dtypes, strict=True)
         ]
 

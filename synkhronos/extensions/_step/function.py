@@ -16,7 +16,7 @@ from synkhronos._engine.commands.call import Call
 from synkhronos._engine.group import Group
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.runner import retried
-from synkhronos.extensions._step.commands import CollectResiduals, InstallUpdate
+from synkhronos.extensions._step.commands import CollectResiduals, InstallUpdate, LinkNodes
 from synkhronos.extensions._step.exchanges import HalfPrecision, TopK
 from synkhronos.extensions._step.flat import lay_out, shapes_of
 from synkhronos.extensions._step.made import Made, Rows, steps_of
@@ -63,6 +63,7 @@ class TrainFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
         command_of = functools.partial(_step_of, group, jax, average, plan.partials)
         self._planned = made = Planned(group, plan, command_of)
         self._exchange_states = _states_of(plan, group)
+        self._linked = False  # the nodes' summing processes are connected
         self._of(made, [*made.states, *self._exchange_states], made.settings)
 
     def __repr__(self) -> str:
@@ -149,10 +150,20 @@ class TrainFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
         group.runner.wake()
         group.runner.check_idle("train")
         if not made.installed:
+            self._linked = False
             self._install()
         made.settle()
         made.post_leaves(asked.args, asked.kwargs)
-        return made.call(asked)
+        if not made.plan.order:
+            return made.call(asked)
+        if not self._linked:
+            group.runner.run(LinkNodes(made.number), "train")
+            self._linked = True
+        try:
+            return made.call(asked)
+        except BaseException:  # what is under way belongs to no step
+            self._linked = False
+            raise
 
     def reports(self, feed: Rows, slices: int | str) -> Generator[Made]:
         """Make a step of each batch of the rest of an epoch."""
@@ -170,7 +181,7 @@ class TrainFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
         units = plan.partition.units
         shared = [*(v for unit in units for v in unit.everything), *self._exchange_states]
         members = self.group.member.communicator.home.size
-        how = recipe.mode, recipe.config, plan.exchange, self._exchange_states
+        how = recipe.mode, recipe.config, plan.exchange, self._exchange_states, plan.order
         shapes = shapes_of(plan.partition)
         shapes |= {v: v.get_value(borrow=True).shape for v in self._exchange_states}
         flat = functools.partial(lay_out, plan.partition, shapes, members, *how)

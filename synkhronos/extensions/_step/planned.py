@@ -70,6 +70,8 @@ class TrainPlan:
         Those with rows, as the user gave them.
     aliases : tuple of str
         Other names of the first inputs.
+    order : tuple of tuple of int
+        Of the gradients, as in a `FlatRecipe`.
     """
 
     function: Plan
@@ -81,6 +83,7 @@ class TrainPlan:
     exchange: Exchange | None
     inputs: tuple[Variable, ...]
     aliases: tuple[str, ...]
+    order: tuple[tuple[int, ...], ...] = ()
 
     @property
     def partials(self) -> tuple[tuple[int, bool], ...]:

@@ -226,7 +226,7 @@ class ResidentStep(Step):
             clock.start(counted=update.fused is not None)
             return self._alone(member, update, clock)
         clock.start(counted=not self.call.first and member.replicas[self.update].used)
-        part, outputs = compute_call(self.call, member, lambda: clock.lap(SCATTER))
+        part, outputs = compute_call(self.call, member, lambda _: clock.lap(SCATTER))
         n = len(self.call.outputs)
         k = n + len(self.partials)
         rows = part.variant.rows

@@ -18,7 +18,7 @@ from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.traversal import ancestors
 
 from synkhronos._backends.jax import runs_jax
-from synkhronos._backends.reduction_loops import reduce_into
+from synkhronos._backends.reduction_loops import weighted_sum
 from synkhronos._engine.commands.base import (
     COMPUTE,
     COPY,
@@ -29,6 +29,7 @@ from synkhronos._engine.commands.base import (
     Stopwatch,
 )
 from synkhronos._engine.commands.call import (
+    Call,
     ExtendedCall,
     Part,
     as_float,
@@ -38,6 +39,7 @@ from synkhronos._engine.commands.call import (
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.member import Member
 from synkhronos._engine.progress import watch
+from synkhronos._engine.ready_values import Listener, listening
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._engine.replicas import compiled, configured
 from synkhronos._engine.variables import Entry
@@ -48,6 +50,7 @@ from synkhronos.extensions._step.exchanges import HalfPrecision
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
 from synkhronos.extensions._step.install import Kept
 from synkhronos.extensions._step.layout import ParameterPlacement, Segment, copies
+from synkhronos.extensions._step.overlap import Overlap
 from synkhronos.extensions._step.partition import Loop, Use, WholeUpdate
 from synkhronos.extensions._step.sparse import SparseSum
 
@@ -127,6 +130,7 @@ class FlatUpdate(Kept):
             self.sparse = SparseSum(recipe, rank, node, accumulated, totals, kept)
         elif kept:
             [self._steps] = kept
+        self.overlap: Overlap | None = None
 
     @property
     def joined(self) -> Sequence[tuple[Entry, np.ndarray]]:
@@ -134,9 +138,11 @@ class FlatUpdate(Kept):
         return self.entries
 
     @property
-    def adds_up(self) -> bool:
-        """Whether gradients are added up before the update."""
-        return bool(self._added)
+    def waits_for_gradients(self) -> bool:
+        """Whether all members of the node must have published before the update goes on."""
+        if self.overlap is not None:  # which waits for those of all nodes
+            return False
+        return bool(self._added or self.recipe.partition.levels)
 
     def compile(self) -> None:
         """Compile the functions that this member calls, and call each once on dummy values."""
@@ -272,12 +278,26 @@ class FlatUpdate(Kept):
         inputs = [*whole.gradients, *places.values(), *whole.scalars]
         return self._function(inputs, whole.outputs, places)
 
+    def listener(self, call: Call) -> Listener | None:
+        """Who is told of gradients while the others are computed."""
+        return None if self.overlap is None or call.sliced else self.overlap.publish
+
+    def begin(self, comm: Communicator, weights: list[float]) -> None:
+        """Begin a step, with the weights of all members' gradients."""
+        if self.overlap is not None:
+            first = comm.rank - comm.home.rank
+            count = 0 if self._steps is None else int(self._steps)
+            self.overlap.begin(weights[first : first + comm.home.size], count)
+
     def publish(self, gradients: Sequence[object] | None) -> list[np.ndarray] | None:
         """Copy the gradients that other members read to this member's flat vectors.
 
         Returns the gradients as flat arrays, for the pieces that only this member reads. Without
         rows the flat vectors become zero.
         """
+        if self.overlap is not None:
+            self.overlap.publish_rest(gradients)
+            return None
         if gradients is None:
             for vector in self._mine:
                 vector[...] = 0
@@ -294,6 +314,9 @@ class FlatUpdate(Kept):
         """
         if not self._added:
             return given
+        if self.overlap is not None:
+            self.overlap.finish(comm)
+            return replace(given, flat=None, weights=[1.0])
         ranks = comm.home.size
         first = comm.rank - comm.home.rank
         weights = given.weights[first : first + ranks]
@@ -400,10 +423,7 @@ class FlatUpdate(Kept):
         if memory is None or memory.size < first.size:
             memory = self._reduced[first.dtype.num] = np.empty(first.size, first.dtype)
         out = memory[: first.size]
-        total = float(sum(weights))
-        reduce_into(out, gradients, Reduction.AVG, weights)
-        if total != 1.0:
-            out *= total
+        weighted_sum(out, gradients, weights)
         return out
 
     def _apply_whole(
@@ -518,7 +538,12 @@ class Step(ExtendedCall):
         for entry, view in update.entries:
             if entry.storage[0] is not view:  # after a failed command; the value is the same
                 entry.storage[0] = view
-        part, outputs = compute_call(self.call, member, lambda: clock.lap(SCATTER))
+        def begin(part: Part) -> None:
+            update.begin(member.communicator, weights_of(part, member.size, self.average))
+            clock.lap(SCATTER)
+
+        with listening(update.listener(self.call)):
+            part, outputs = compute_call(self.call, member, begin)
         n = len(self.call.outputs)
         k = n + len(self.partials)
         rows = part.variant.rows
@@ -535,7 +560,7 @@ class Step(ExtendedCall):
 
     def _update(self, member: Member, update: FlatUpdate, given: Inputs, clock: Stopwatch) -> None:
         comm = member.communicator
-        if update.recipe.partition.levels or update.adds_up:  # all must have published
+        if update.waits_for_gradients:
             comm.home.barrier()
             clock.lap(WAIT)
         given = update.add_up(comm, given)

@@ -132,7 +132,7 @@ class LocalStep(ExtendedCall):
         local = member.installed.of(OwnValues, self.update)
         clock = member.measured.clocks[self.update].mine
         clock.start(counted=not self.call.first and member.replicas[self.update].used)
-        part, outputs = local.computed(self.call, member, lambda: clock.lap(SCATTER))
+        part, outputs = local.computed(self.call, member, lambda _: clock.lap(SCATTER))
         clock.lap(COMPUTE)
         n = len(self.call.outputs)
         make = local.step(part, outputs[n:], self.partials, self.average)

@@ -1,0 +1,42 @@
+"""Values that a compiled function tells of before it ends: see `ops._ready`.
+
+The listener is that of the thread which calls the function. Outside of `listening` nobody is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+Listener = Callable[[int, np.ndarray], None]
+
+
+class _Here(threading.local):
+    listener: Listener | None = None
+
+
+_here = _Here()
+
+
+@contextlib.contextmanager
+def listening(listener: Listener | None) -> Iterator[None]:
+    """A context in which functions tell `listener` the number of each value, and the value."""
+    before, _here.listener = _here.listener, listener
+    try:
+        yield
+    finally:
+        _here.listener = before
+
+
+def listener() -> Listener | None:
+    """Who is told now."""
+    return _here.listener
+
+
+def tell(number: int, value: np.ndarray) -> None:
+    """A value has been computed."""
+    if _here.listener is not None:
+        _here.listener(number, value)

@@ -1,0 +1,69 @@
+"""Sums between nodes that are made while the members still compute: what they are, who makes them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from synkhronos._plan.chunks import Chunk
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What is added up in each step.
+
+    Attributes
+    ----------
+    chunks : list of Chunk
+        In the order in which they are sent.
+    dtypes, lengths : list
+        Of the vectors.
+    published : list of list of int
+        By member of the node, the places of its vectors in the arena.
+    totals : list of int
+        The places of the vectors of sums.
+    progress : list of int
+        By member, the place of its word.
+    board, members : int
+        The place of the board, and the number of the node's members.
+    format : str or None
+        In which floats travel in 16 bits.
+    seed : int or None
+        Of the chance by which they are rounded.
+    """
+
+    chunks: list[Chunk]
+    dtypes: list[str]
+    lengths: list[int]
+    published: list[list[int]]
+    totals: list[int]
+    progress: list[int]
+    board: int
+    members: int
+    format: str | None
+    seed: int | None
+
+
+class BackgroundSums(ABC):
+    """Who makes the sums, as the leader of a node sees it."""
+
+    @abstractmethod
+    def begin(self, step: int, weights: Sequence[float], count: int) -> None:
+        """Begin a step: with weights of the node's members, and the count that chance follows."""
+
+    @abstractmethod
+    def finish(self, step: int) -> None:
+        """Wait for the sums of a step, whose values all members of all nodes have published.
+
+        Raises
+        ------
+        GroupError
+            There will be none, because of this node or a connection.
+        PeerFailed
+            There will be none, because of another node.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it, in bounded time."""

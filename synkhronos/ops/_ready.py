@@ -1,0 +1,117 @@
+"""An operation that tells of a value as soon as a function has computed it.
+
+`in_order` puts one behind each of several values, and links them by a token: they are told of in
+one order, in every member. Compilers may still compute what a later value needs before they tell of
+an earlier one. `_Soon` prevents this: it makes PyTensor compute only what a value needs before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pytensor.compile.mode import optdb
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.features import Feature
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op, OutputStorageType
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import int64 as token_type
+
+from synkhronos._backends.where import Where
+from synkhronos._engine.graph_collectives import FIRST_TOKEN
+from synkhronos._engine.ready_values import tell
+
+_LAST = 1002.0  # a position after all rewrites, also those of numba's modes
+
+
+class Ready(Op):
+    """The value itself; whoever listens is told its number, and the value."""
+
+    __props__ = ("number",)
+    view_map = {0: [0]}  # noqa: RUF012 (PyTensor's own name and type)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def make_node(self, *inputs: Variable) -> Apply:
+        [value, token] = inputs
+        return Apply(self, [value, token], [value.type(), token_type()])
+
+    def perform(
+        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
+    ) -> None:
+        """Tell of the value."""
+        tell(self.number, inputs[0])
+        output_storage[0][0], output_storage[1][0] = inputs
+
+    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+        return [shapes[0], ()]
+
+    def do_constant_folding(self, fgraph: FunctionGraph, node: Apply) -> bool:
+        """Never: also of a constant the listener wants to be told."""
+        return False
+
+
+def in_order(values: Sequence[Variable]) -> tuple[list[Variable], list[int]]:
+    """The same values, each told of when it is there; and their indices, in the order of telling.
+
+    The first are those that depend on the fewest operations: gradients of the last layers.
+    """
+    depends = [len(list(ancestors([v]))) for v in values]
+    order = sorted(range(len(values)), key=lambda i: (depends[i], i))
+    found, token = list(values), FIRST_TOKEN
+    for number, i in enumerate(order):
+        found[i], token = Ready(number).make_node(values[i], token).outputs
+    return found, order
+
+
+class _Soon(Feature):
+    """Lets all that a value does not need wait until the listener has been told of the value."""
+
+    def orderings(self, fgraph: FunctionGraph) -> dict[Apply, list[Apply]]:
+        """For nodes: which others come before them."""
+        before: dict[Apply, list[Apply]] = {}
+        for feature in fgraph._features:
+            if feature is not self and hasattr(feature, "orderings"):
+                for node, others in (feature.orderings(fgraph) or {}).items():
+                    before.setdefault(node, []).extend(others)
+        tellers = [node for node in fgraph.apply_nodes if isinstance(node.op, Ready)]
+        found: dict[Apply, list[Apply]] = {}
+        done: set[Apply] = set()
+        last: Apply | None = None
+        for teller in sorted(tellers, key=lambda node: node.op.number):
+            needed = _needed(teller, before, done)
+            if last is not None:
+                for node in needed:
+                    if not any(v.owner in needed for v in node.inputs):
+                        found[node] = [last]
+            done |= needed
+            last = teller
+        return found
+
+
+def _needed(node: Apply, before: dict[Apply, list[Apply]], done: set[Apply]) -> set[Apply]:
+    """The nodes that come before this one, and itself, without those that are done."""
+    found: set[Apply] = set()
+    stack = [node]
+    while stack:
+        each = stack.pop()
+        if each in found or each in done:
+            continue
+        found.add(each)
+        stack += [v.owner for v in each.inputs if v.owner is not None]
+        stack += before.get(each, [])
+    return found
+
+
+class _TellSoon(Where):
+    """Adds `_Soon` to graphs with `Ready`."""
+
+    def change(self, fgraph: Any) -> None:
+        """Attach it."""
+        fgraph.attach_feature(_Soon())
+
+
+optdb.register("synkhronos_tell_soon", _TellSoon(Ready), "fast_run", "fast_compile", position=_LAST)
