@@ -18,6 +18,7 @@ SYNKHRONOS_DATA names their folder.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -169,13 +170,12 @@ def measured(rate: str, goal: float, seeds: int, steps: int) -> dict[str, Any]:
     """The figures over a link of this rate."""
     sys.path.append(str(ROOT / "tests" / "mpi"))
     from hosts import two_hosts
-    from launching import KINDS, Job, launcher
+    from launching import Job
 
-    [mpi, *_] = [launcher(kind) for kind in KINDS if _installed(launcher, kind)]
     with tempfile.TemporaryDirectory() as name, two_hosts(Path(name), rate) as hosts:
         command = [sys.executable, __file__, JOB, "--loss", str(goal), "--seeds", str(seeds)]
         command += ["--steps", str(steps)]
-        made = Job(hosts.launcher(mpi), 2, command, Path(name))
+        made = Job(hosts.launcher(installed_launcher()), 2, command, Path(name))
         try:
             if made.wait(LIMIT):
                 raise SystemExit(made.text)
@@ -187,14 +187,15 @@ def measured(rate: str, goal: float, seeds: int, steps: int) -> dict[str, Any]:
     return found
 
 
-def _installed(launcher: Any, kind: str) -> bool:
+def installed_launcher() -> Any:
+    """The launcher of an MPI that is installed; `tests/mpi` is on the path."""
     from _pytest.outcomes import Skipped
+    from launching import KINDS, launcher
 
-    try:
-        launcher(kind)
-    except Skipped:
-        return False
-    return True
+    for kind in KINDS:
+        with contextlib.suppress(Skipped):
+            return launcher(kind)
+    raise SystemExit("neither MPICH nor Open MPI is installed")
 
 
 def main() -> None:
