@@ -1,4 +1,4 @@
-"""Values that a compiled function tells of before it ends: see `ops._ready`.
+"""Values that a compiled function tells of before it ends, by operations of `ops._ready`.
 
 The listener is that of the thread which calls the function. Outside of `listening` nobody is told.
 """
@@ -7,11 +7,35 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
 
 Listener = Callable[[int, np.ndarray], None]
+
+
+class TellingOp(Op):
+    """The base of operations that tell of their value.
+
+    Attributes
+    ----------
+    number : int
+        By which the listener knows the value.
+    """
+
+    number: int
+
+
+def told_among(variables: Sequence[Variable]) -> dict[int, int]:
+    """By number, the indices of those of which a function tells."""
+    owners = [v.owner for v in variables]
+    return {
+        node.op.number: i
+        for i, node in enumerate(owners)
+        if node is not None and isinstance(node.op, TellingOp)
+    }
 
 
 class _Here(threading.local):

@@ -51,6 +51,7 @@ from synkhronos._engine.graph_collectives import ordered
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.progress import watch
 from synkhronos._engine.python_mode import python_mode
+from synkhronos._engine.ready_values import Listener, listener, listening, told_among
 from synkhronos._host.aligned import aligned_empty
 from synkhronos._plan.reductions import Accumulator, Reduction
 
@@ -327,16 +328,22 @@ class Replica:
         n = self.recipe.n_scattered
         totals = [self._total(op) for s in compiled.slicing for op in s.reductions]
         last: list[object] = []
-        for lo, hi in itertools.pairwise(itertools.accumulate(lengths, initial=0)):
+        told: dict[int, object] = {}  # totals that were told of in the last slice
+        edges = list(itertools.accumulate(lengths, initial=0))
+        for number, (lo, hi) in enumerate(itertools.pairwise(edges), 1):
             piece: Sequence[object] = [a[lo:hi] if i < n else a for i, a in enumerate(arguments)]
             rows: Sequence[object] = [np.asarray(s)[lo:hi] for s in sliceables]
             if self.recipe.jax:
                 piece, rows = self._placed(piece), self._placed(rows, "s")
-            last = compiled(piece, rows, state)
-            for total, value in zip(totals, last, strict=False):
-                total.add(value, hi - lo)
+            ends = number == len(lengths)
+            with listening(compiled.totals_told(totals, hi - lo, told) if ends else None):
+                last = compiled(piece, rows, state)
+            for i, (total, value) in enumerate(zip(totals, last, strict=False)):
+                if i not in told:
+                    total.add(value, hi - lo)
             state = compiled.next_state(last, state)
-        values = compiled.joined([total.result() for total in totals])
+        found = [told[i] if i in told else total.result() for i, total in enumerate(totals)]
+        values = compiled.joined(found)
         return compiled.answer(values, state, taken=True)
 
 
@@ -428,6 +435,23 @@ class _Compiled:
             values: list[object] = self.function(*arguments, *sliceables, *state, *held)
         jax_backend.ready(values)  # memory that JAX reads in place is the user's after the call
         return values if self._n_values is None else values[: self._n_values]
+
+    def totals_told(
+        self, totals: Sequence[Any], rows: int, told: dict[int, object]
+    ) -> Listener | None:
+        """Who is told of values in the last slice: the totals are told of in their place."""
+        tell = listener()
+        if tell is None:
+            return None
+        places = told_among([v for s in self.slicing for v in s.variables])
+
+        def add(number: int, value: np.ndarray) -> None:
+            i = places[number]
+            totals[i].add(value, rows)
+            told[i] = total = totals[i].result()
+            tell(number, total)
+
+        return add
 
     def joined(self, totals: Sequence[object]) -> list[object]:
         """Outputs and new values of a part, of what its slices together gave."""

@@ -15,18 +15,18 @@ from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.features import Feature
 from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.op import Op, OutputStorageType
+from pytensor.graph.op import OutputStorageType
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import int64 as token_type
 
 from synkhronos._backends.where import Where
 from synkhronos._engine.graph_collectives import FIRST_TOKEN
-from synkhronos._engine.ready_values import tell
+from synkhronos._engine.ready_values import TellingOp, tell
 
 _LAST = 1002.0  # a position after all rewrites, also those of numba's modes
 
 
-class Ready(Op):
+class Ready(TellingOp):
     """The value itself; whoever listens is told its number, and the value."""
 
     __props__ = ("number",)

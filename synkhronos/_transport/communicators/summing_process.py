@@ -91,6 +91,7 @@ class SummingProcess(BackgroundSums):
         self._given[:] = packed
         flags = os.O_CLOEXEC | os.O_NONBLOCK
         self._opened += map(Descriptor, (*os.pipe2(flags), *os.pipe2(os.O_CLOEXEC)))
+        # both ends of the pipe stay open here: members may write to it when the process is dead
         pipe, end_of_pipe, lifeline, _ = self._opened
         self._board.open(os.getpid(), end_of_pipe)
         bell = self._node.waiter.bell
@@ -113,9 +114,8 @@ class SummingProcess(BackgroundSums):
             interruptible=False,
         )
         self._child = ChildProcess(popen.pid, popen)
-        for descriptor in (pipe, lifeline):
-            self._opened.remove(descriptor)
-            descriptor.close()
+        self._opened.remove(lifeline)
+        lifeline.close()
 
     @contextlib.contextmanager
     def _failing(self):  # type: ignore[no-untyped-def]

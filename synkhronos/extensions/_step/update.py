@@ -29,7 +29,6 @@ from synkhronos._engine.commands.base import (
     Stopwatch,
 )
 from synkhronos._engine.commands.call import (
-    Call,
     ExtendedCall,
     Part,
     as_float,
@@ -278,9 +277,10 @@ class FlatUpdate(Kept):
         inputs = [*whole.gradients, *places.values(), *whole.scalars]
         return self._function(inputs, whole.outputs, places)
 
-    def listener(self, call: Call) -> Listener | None:
+    @property
+    def listener(self) -> Listener | None:
         """Who is told of gradients while the others are computed."""
-        return None if self.overlap is None or call.sliced else self.overlap.publish
+        return None if self.overlap is None else self.overlap.publish
 
     def begin(self, comm: Communicator, weights: list[float]) -> None:
         """Begin a step, with the weights of all members' gradients."""
@@ -542,7 +542,7 @@ class Step(ExtendedCall):
             update.begin(member.communicator, weights_of(part, member.size, self.average))
             clock.lap(SCATTER)
 
-        with listening(update.listener(self.call)):
+        with listening(update.listener):
             part, outputs = compute_call(self.call, member, begin)
         n = len(self.call.outputs)
         k = n + len(self.partials)

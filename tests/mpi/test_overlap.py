@@ -1,0 +1,210 @@
+"""`overlap=True`: sums between nodes while members compute; the same bits, and faults."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from launching import Launcher, job, run
+from selection import thorough
+from test_node_faults import check_over, pids_of
+
+SUPPORT = str(Path(__file__).parents[1] / "support")
+
+EQUAL = """
+import sys
+import numpy as np
+import synkhronos as synk
+from synkhronos.extensions import HalfPrecision, updates
+from overlap_cases import Layers, data
+
+members, dtype, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+synk.fork(members, timeout=100)
+more = {} if mode == "FAST" else {"mode": mode}
+rows = data(5, dtype)
+
+def trained(slices=1, **options):
+    net = Layers(dtype, **more, **options)
+    return [*net.steps(rows, num_slices=slices), *net.values()], net
+
+def check(what, **options):
+    slices = options.pop("slices", 1)
+    dense, _ = trained(slices, **options)
+    found, net = trained(slices, overlap=True, **options)
+    for a, b in zip(dense, found, strict=True):
+        np.testing.assert_array_equal(a, b)
+    print("equal", what, flush=True)
+    return net
+
+net = check("dense")
+x, y = rows[0]
+whole = Layers(dtype, **more)
+for p, q in zip(net.params, whole.params):
+    q.set_value(p.get_value())
+for a, b in zip(net.train.gradients(x, y), whole.train.gradients(x, y), strict=True):
+    np.testing.assert_array_equal(a, b)
+check("in slices", slices=3)
+check("bf16", exchange=HalfPrecision())
+if len(sys.argv) > 4:
+    check("by a norm", update_rule=lambda loss, params, rate: updates.momentum(loss, params, rate))
+    found = []
+    for _ in range(2):
+        how = HalfPrecision("fp16", stochastic=True, seed=3)
+        found.append(trained(exchange=how, overlap=True)[0])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+    few = data(1, dtype)[0]
+    one, other = Layers(dtype, **more), Layers(dtype, overlap=True, **more)
+    for net in (one, other):  # most members have no rows
+        net.train(few[0][:1], few[1][:1])
+    for a, b in zip(one.values(), other.values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+synk.close()
+net = None
+synk.fork(members)
+check("in another group")
+print("good end")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("nodes", "members", "dtype", "mode"),
+    [
+        (2, 2, "float64", "FAST"),
+        *thorough((2, 1, "float32", "NUMBA"), (2, 2, "float32", "CVM"), (3, 1, "float64", "FAST")),
+    ],
+)
+def test_the_same_bits(
+    mpi: Launcher, tmp_path: Path, nodes: int, members: int, dtype: str, mode: str
+) -> None:
+    """Losses, parameters and states are those of sums after the computation."""
+    more = ["more"] if (nodes, members) != (2, 2) or mode != "FAST" else []
+    given = str(members), dtype, mode, *more
+    said = run(mpi, nodes, tmp_path, EQUAL, *given, limit=360, PYTHONPATH=_path())
+    assert said.count("equal") == 4 + len(more)
+    assert "good end" in said
+
+
+FAULTS = """
+import os, signal, sys, time
+from pathlib import Path
+import numpy as np
+import synkhronos as synk
+from synkhronos._engine.group import current
+from overlap_cases import Layers, data, obey, summing_processes
+
+order = Path(sys.argv[1])
+obey(order)
+synk.fork(2, timeout=float(sys.argv[2]))
+group = current()
+rows = data(30)
+net, dense = Layers(overlap=True), Layers()
+made = iter(rows)
+
+def step():
+    x, y = next(made)
+    assert net.train(x, y) == dense.train(x, y)
+    for a, b in zip(net.values(), dense.values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+def fails(what):
+    before = net.values()
+    try:
+        net.train(*rows[0])
+    except BaseException as exc:
+        said = f"{type(exc).__name__}: {exc} {exc.__cause__}"
+    else:
+        said = "nothing"
+    for a, b in zip(net.values(), before, strict=True):
+        np.testing.assert_array_equal(a, b)
+    print("fails", what, said.replace(chr(10), " "), flush=True)
+
+step()
+"""
+
+RECOVERS = (
+    FAULTS
+    + """
+for rank in range(4):
+    for word in ("raise", "kill"):
+        order.write_text(f"{rank} {word}")
+        fails(f"{rank} {word}")
+        assert not order.exists()
+        step()
+order.write_text("0 interrupt")
+fails("0 interrupt")
+step()
+for leader in (0, 2):
+    os.kill(summing_processes()[group.channel.pid(leader)], signal.SIGKILL)
+    fails(f"{leader} idle")
+    step()
+step()
+print("good end")
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_step_that_fails_is_undone_and_the_next_one_works(mpi: Launcher, tmp_path: Path) -> None:
+    """A member raises, a process of either node dies, Ctrl-C; each names what it should."""
+    given = str(tmp_path / "order"), "60"
+    said = run(mpi, 2, tmp_path, RECOVERS, *given, limit=360, PYTHONPATH=_path())
+    lines = {tuple(x.split()[1:3]): x for x in said.splitlines() if x.startswith("fails ")}
+    for rank in range(4):
+        assert f"by member {rank}" in lines[str(rank), "raise"]
+        assert "LookupError" in lines[str(rank), "raise"]
+        for what in ("kill", *(["idle"] if rank % 2 == 0 else [])):
+            text = lines[str(rank), what]
+            assert "GroupError" in text, text
+            assert f"the summing process of node {rank // 2} (" in text, text
+            assert f"of rank {2 * (rank // 2)}," in text, text
+            assert "SIGKILL" in text, text
+    assert "KeyboardInterrupt" in lines["0", "interrupt"]
+    assert len(lines) == 11
+    assert "good end" in said
+
+
+ENDS = (
+    FAULTS
+    + """
+print("pids", *[group.channel.pid(rank) for rank in range(4)])
+print("ready", flush=True)
+order.write_text(sys.argv[3])
+net.train(*rows[0])
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("order", "says"),
+    [
+        ("3 die", ["WorkerDied", "rank 3 (pid", "node 1 ("]),
+        *thorough(
+            ("1 die", ["WorkerDied", "rank 1 (pid"]),
+            ("2 die", []),
+            ("0 die", []),
+            ("2 stop", ["GroupTimeout"]),
+            ("1 stop", ["GroupTimeout"]),
+        ),
+    ],
+)
+def test_a_step_that_cannot_go_on_ends_the_job(
+    mpi: Launcher, tmp_path: Path, order: str, says: list[str]
+) -> None:
+    """A member dies or a process stands still, in the middle of a gradient: nothing is left."""
+    given = str(tmp_path / "order"), "2" if "stop" in order else "60", order
+    with job(mpi, 2, tmp_path, ENDS, *given, PYTHONPATH=_path()) as made:
+        pids_of(made)
+        check_over(made, time.monotonic())
+        for text in says:
+            assert text in made.text, made.text
+
+
+def _path() -> str:
+    return os.pathsep.join(filter(None, [SUPPORT, os.environ.get("PYTHONPATH", "")]))
