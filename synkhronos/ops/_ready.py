@@ -81,13 +81,14 @@ class _Soon(Feature):
         found: dict[Apply, list[Apply]] = {}
         done: set[Apply] = set()
         last: Apply | None = None
-        for teller in sorted(tellers, key=lambda node: node.op.number):
-            needed = _needed(teller, before, done)
+        groups = sorted(tellers, key=lambda node: node.op.number)
+        for teller in (*groups, None):  # what no value needs comes last
+            new = set(fgraph.apply_nodes) - done if teller is None else _needed(teller, before, done)
             if last is not None:
-                for node in needed:
-                    if not any(v.owner in needed for v in node.inputs):
+                for node in new:
+                    if not any(v.owner in new for v in node.inputs):
                         found[node] = [last]
-            done |= needed
+            done |= new
             last = teller
         return found
 

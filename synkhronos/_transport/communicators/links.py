@@ -101,29 +101,43 @@ def connect_all(
         A node could not be reached in time.
     """
     until = time.monotonic() + SECONDS
-    found = {node: _called(mine, node, places[node], key, until) for node in range(mine)}
-    missing = set(range(mine + 1, len(places)))
-    while missing:
-        left = until - time.monotonic()
-        if left <= 0:
-            node = min(missing)
-            raise LinkFailed(
-                node,
-                f"node {node} ({places[node].host}) has not connected within {SECONDS:.0f} s",
-            )
-        listener.settimeout(left)
-        with contextlib.suppress(TimeoutError):
-            made, _ = listener.accept()
-            node = _greeted(made, mine, key)
+    found: dict[int, socket.socket] = {}
+    try:
+        for node in range(mine):
+            found[node] = _called(mine, node, places[node], key, until)
+        while missing := set(range(len(places))) - {mine, *found}:
+            node, made = _answered(listener, mine, min(missing), places, key, until)
             if node in missing:
-                missing.remove(node)
                 found[node] = made
             else:  # a stranger
                 made.close()
-    for made in found.values():
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made.setblocking(False)
+        for made in found.values():
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.setblocking(False)
+    except BaseException:
+        for made in found.values():
+            made.close()
+        raise
     return found
+
+
+def _answered(
+    listener: socket.socket,
+    mine: int,
+    awaited: int,
+    places: Sequence[Place],
+    key: bytes,
+    until: float,
+) -> tuple[int, socket.socket]:
+    """Who has called, and the connection."""
+    left = until - time.monotonic()
+    if left > 0:  # strangers may call without end
+        listener.settimeout(left)
+        with contextlib.suppress(TimeoutError):
+            made, _ = listener.accept()
+            return _greeted(made, mine, key), made
+    name = f"node {awaited} ({places[awaited].host})"
+    raise LinkFailed(awaited, f"{name} has not connected within {SECONDS:.0f} s")
 
 
 def _called(mine: int, node: int, place: Place, key: bytes, until: float) -> socket.socket:

@@ -139,23 +139,31 @@ class Summing:
 
     def serve(self) -> None:
         """Add up until the process is ended."""
-        poll = select.poll()
-        poll.register(self._pipe, select.POLLIN)
-        by_descriptor = {link.fileno(): link for link in self.links.values()}
+        self.wait_for(self._pipe)
         while True:
-            for descriptor, link in by_descriptor.items():
-                poll.register(descriptor, link.events)
-            for descriptor, events in poll.poll(_NAP_MS):
-                if descriptor == self._pipe:
-                    os.read(self._pipe, 1 << 16)
-                    continue
-                link = by_descriptor[descriptor]
-                if events & select.POLLOUT:
-                    link.flush()
-                if events & ~select.POLLOUT:
-                    for what, number in link.receive():
-                        self._take(link.node, what, number)
-            self._advance()
+            self.turn(_NAP_MS)
+
+    def wait_for(self, pipe: int) -> None:
+        """Let bytes in a pipe, and what comes from other nodes, end a wait."""
+        self._poll = select.poll()
+        self._poll.register(pipe, select.POLLIN)
+        self._by_descriptor = {link.fileno(): link for link in self.links.values()}
+
+    def turn(self, nap_ms: int) -> None:
+        """Do what there is to do, after at most this long."""
+        for descriptor, each in self._by_descriptor.items():
+            self._poll.register(descriptor, each.events)
+        for descriptor, events in self._poll.poll(nap_ms):
+            link = self._by_descriptor.get(descriptor)
+            if link is None:
+                os.read(descriptor, 1 << 16)
+                continue
+            if events & select.POLLOUT:
+                link.flush()
+            if events & ~select.POLLOUT:
+                for what, number in link.receive():
+                    self._take(link.node, what, number)
+        self._advance()
 
     def target(self, node: int, what: int, number: int) -> memoryview:
         """The memory for what a node sends of a chunk."""
