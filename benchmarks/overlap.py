@@ -27,9 +27,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from common import describe_machine, show
+from rules_link import ROOT, installed_launcher, take_half_of_the_cores
 
 import synkhronos as synk
-from rules_link import ROOT, installed_launcher, take_half_of_the_cores
 from synkhronos import zoo
 from synkhronos.extensions import HalfPrecision, TopK, make_train_function, updates
 
@@ -107,7 +107,9 @@ def job(net: str, which: list[str], steps: int, rounds: int) -> None:
     """What both processes run: the master prints its figures as a line."""
     take_half_of_the_cores()
     synk.fork(1)  # returns in the master only
-    contenders = {name: Contender(name, net, options) for name, options in CONTENDERS.items() if name in which}
+    contenders = {
+        name: Contender(name, net, options) for name, options in CONTENDERS.items() if name in which
+    }
     for c in contenders.values():
         c.steps(1, 2)
         c.times.clear()

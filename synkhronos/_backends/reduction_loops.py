@@ -70,9 +70,7 @@ def reduce_into(
             target[...] = total
 
 
-def weighted_sum(
-    out: np.ndarray, parts: Sequence[np.ndarray], weights: Sequence[float]
-) -> None:
+def weighted_sum(out: np.ndarray, parts: Sequence[np.ndarray], weights: Sequence[float]) -> None:
     """Write the sum of `parts` (1-D) times their weights to `out`, in the order of parts."""
     if not any(weights):
         out[...] = 0

@@ -56,7 +56,7 @@ def listening(listener: Listener | None) -> Iterator[None]:
 
 
 def listener() -> Listener | None:
-    """Who is told now."""
+    """The function that is told now."""
     return _here.listener
 
 

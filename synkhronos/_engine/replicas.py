@@ -439,7 +439,7 @@ class _Compiled:
     def totals_told(
         self, totals: Sequence[Any], rows: int, told: dict[int, object]
     ) -> Listener | None:
-        """Who is told of values in the last slice: the totals are told of in their place."""
+        """The listener for the last slice: it tells of totals in place of the values."""
         tell = listener()
         if tell is None:
             return None

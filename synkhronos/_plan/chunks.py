@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -53,8 +54,8 @@ def chunks(
         Bytes of a chunk. A smaller one is sent only where no value follows that lies beside it.
 
     >>> values = [[Range(0, 6, 9)], [Range(0, 4, 6)], [Range(1, 0, 1)], [Range(0, 0, 4)]]
-    >>> chunks(values, [8, 4], 40, 48)
-    [Chunk(vector=0, lo=4, hi=9, after=2), Chunk(vector=0, lo=0, hi=4, after=4), Chunk(vector=1, lo=0, hi=1, after=4)]
+    >>> [tuple(chunk) for chunk in chunks(values, [8, 4], 40, 48)]
+    [(0, 4, 9, 2), (0, 0, 4, 4), (1, 0, 1, 4)]
     """
     found: list[Chunk] = []
     waiting: list[Range] = []
@@ -66,7 +67,7 @@ def chunks(
         for vector, lo, hi in _joined(waiting):
             pieces = max(1, -(-(hi - lo) * itemsizes[vector] // most))
             cuts = [lo + (hi - lo) * k // pieces for k in range(pieces + 1)]
-            found += [Chunk(vector, a, b, number) for a, b in zip(cuts, cuts[1:], strict=False)]
+            found += [Chunk(vector, a, b, number) for a, b in itertools.pairwise(cuts)]
         waiting = []
     return found
 
@@ -77,7 +78,7 @@ def _joined(ranges: Sequence[Range]) -> list[Range]:
     for each in sorted(ranges):
         last = found[-1] if found else None
         if last is not None and (last.vector, last.hi) == (each.vector, each.lo):
-            found[-1] = last._replace(hi=each.hi)
+            found[-1] = Range(last.vector, last.lo, each.hi)
         else:
             found.append(each)
     return found

@@ -164,7 +164,6 @@ def make_train_function(
     sent = exchange_of(exchange, compress)
     if check_flag("overlap", overlap):
         check_overlap(sent, rule, mode)
-    overlaps = overlap and group.member.communicator.nodes > 1
     inputs, bcast_inputs, replaced = _roots(_inputs(x, y), bcast_inputs, givens)
     check_loss(loss)
     [loss, *outputs], changes = substituted([loss, *outputs], updates, *replaced)
@@ -210,12 +209,8 @@ def make_train_function(
                 dict(options),
             )
             _check_used(function.inputs, [loss, *_variables(outputs)], partition)
-            n, given, order = 1 + len(outputs), _given(x, y), ()
-            if overlaps:
-                counts = n + len(goal.partials), len(goal.gradients)
-                function, order = telling_plan(function, *counts)
-            plans = function, n, tuple(kept), goal, partition, optimizer, sent
-            return TrainPlan(*plans, *given, order)
+            n, given = 1 + len(outputs), _given(x, y)
+            return TrainPlan(function, n, tuple(kept), goal, partition, optimizer, sent, *given)
 
         if rule is not None:
             _check_rule(rule, group, mode, sent)
@@ -224,20 +219,28 @@ def make_train_function(
                 reported = (loss, None)
             return _training_apart(group, rule, changes, planned)
         made = planned(changes, ())
-    member = group.member
-    if sent is not None and made.function.recipe.jax and member.resident:
-        if isinstance(sent, TopK):
-            raise InputError(
-                f"make_train_function: exchange={sent}: members compute on GPUs, and NCCL adds up "
-                "whole gradients there: leave exchange= out"
-            )
-        if member.communicator.nodes > 1:
-            warn(
-                f"exchange={sent} has no effect here: NCCL moves gradients from GPU to GPU and "
-                "adds them up in their own dtype",
-                UnusedWarning,
-            )
+    if overlap and group.member.communicator.nodes > 1:
+        first = made.n_outputs + len(goal.partials)
+        function, order = telling_plan(made.function, first, len(goal.gradients))
+        made = replace(made, function=function, order=order)
+    if made.function.recipe.jax and group.member.resident:
+        _check_resident(sent, group)
     return TrainFunction(group, made)
+
+
+def _check_resident(sent: Exchange | None, group: Group) -> None:
+    """Refuse an exchange that members which compute on GPUs cannot have, or say that it is idle."""
+    if isinstance(sent, TopK):
+        raise InputError(
+            f"make_train_function: exchange={sent}: members compute on GPUs, and NCCL adds up "
+            "whole gradients there: leave exchange= out"
+        )
+    if sent is not None and group.member.communicator.nodes > 1:
+        warn(
+            f"exchange={sent} has no effect here: NCCL moves gradients from GPU to GPU and "
+            "adds them up in their own dtype",
+            UnusedWarning,
+        )
 
 
 def make_train_function_pytensor(
@@ -259,7 +262,7 @@ def make_train_function_pytensor(
 ) -> Callable[..., Any]:
     """Make a training function of plain PyTensor, in one process.
 
-    The parameters are those of `make_train_function`, without `compress` and `exchange`;
+    The parameters are those of `make_train_function`, without `compress`, `exchange` and `overlap`;
     `reduction` and the reductions of outputs and `updates` are ignored. ``train`` has no
     `num_slices` and `timeout`.
 

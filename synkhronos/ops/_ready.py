@@ -72,18 +72,17 @@ class _Soon(Feature):
 
     def orderings(self, fgraph: FunctionGraph) -> dict[Apply, list[Apply]]:
         """For nodes: which others come before them."""
-        before: dict[Apply, list[Apply]] = {}
-        for feature in fgraph._features:
-            if feature is not self and hasattr(feature, "orderings"):
-                for node, others in (feature.orderings(fgraph) or {}).items():
-                    before.setdefault(node, []).extend(others)
+        destroys: Any = getattr(fgraph, "destroy_handler", None)  # the only other orderings
+        before: dict[Apply, list[Apply]] = {} if destroys is None else destroys.orderings(fgraph)
         tellers = [node for node in fgraph.apply_nodes if isinstance(node.op, Ready)]
         found: dict[Apply, list[Apply]] = {}
         done: set[Apply] = set()
         last: Apply | None = None
         groups = sorted(tellers, key=lambda node: node.op.number)
         for teller in (*groups, None):  # what no value needs comes last
-            new = set(fgraph.apply_nodes) - done if teller is None else _needed(teller, before, done)
+            new = (
+                set(fgraph.apply_nodes) - done if teller is None else _needed(teller, before, done)
+            )
             if last is not None:
                 for node in new:
                     if not any(v.owner in new for v in node.inputs):

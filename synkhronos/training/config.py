@@ -204,6 +204,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
         ]
         | None
     ) = None
+    overlap: bool = False
     members: Count | None = None
     devices: (
         Annotated[str | list[Any], msgspec.Meta(description="a text such as cuda, or a list")]

@@ -170,6 +170,7 @@ def fit(
     reduction: str | None = None,
     compress: str | None = None,
     exchange: Exchange | None = None,
+    overlap: bool = False,
     mode: ModeLike = None,
     name: str | None = None,
     trace: int = 0,
@@ -216,7 +217,7 @@ def fit(
         Refuse a loss or a metric whose reduction over rows is neither proved nor named.
     updates, augment
         As for `Net`, in the form of parts; a Net has its own.
-    givens, clip, reduction, compress, exchange, mode, name
+    givens, clip, reduction, compress, exchange, overlap, mode, name
         As for `make_train_function`.
     trace : int
         Trace this number of steps, after the first two: ``trainer.trace`` shows what each member

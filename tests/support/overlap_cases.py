@@ -55,7 +55,10 @@ class Act(Op):
         return shapes
 
     def pullback(
-        self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
+        self,
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        cotangents: Sequence[Variable],
     ) -> list[Variable]:
         return [Act(True)(cotangents[0])]
 

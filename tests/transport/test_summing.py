@@ -119,7 +119,10 @@ def test_sums_in_the_order_of_nodes(
     for step in (7, 8, 12):
         values = [
             [
-                [rng.normal(size=n).astype(v.dtype) for n, v in zip(LENGTHS, node.totals, strict=True)]
+                [
+                    rng.normal(size=n).astype(v.dtype)
+                    for n, v in zip(LENGTHS, node.totals, strict=True)
+                ]
                 for _ in range(members)
             ]
             for node in nodes

@@ -7,10 +7,13 @@ counts, in a word of its own, the values of a step that it has published.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from ctypes import Array
 
 import numpy as np
+
+from synkhronos._host.descriptors import Descriptor
 
 # Words of the leader, and from _DONE on those of the summing process, which has a cache line.
 _STEP, _COUNT, _PIPE, _PID = range(4)
@@ -21,7 +24,7 @@ _COUNT_BITS = 20
 
 
 def progress(step: int, values: int) -> int:
-    """The word of a member that has published so many values of a step."""
+    """The word of a member that has published this number of values of a step."""
     return step << _COUNT_BITS | values
 
 
@@ -84,10 +87,10 @@ class Board:
     def count(self) -> int:
         return self._words[_COUNT]
 
-    @property
-    def pipe(self) -> tuple[int, int]:
-        """The leader's pid, and its number of the pipe that wakes the process."""
-        return self._words[_PID], self._words[_PIPE]
+    def open_pipe(self) -> Descriptor:
+        """In a member: the pipe that wakes the process, which the leader has made."""
+        path = f"/proc/{self._words[_PID]}/fd/{self._words[_PIPE]}"
+        return Descriptor(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
 
     # the summing process writes
 

@@ -157,9 +157,7 @@ class Communicator(ABC):
         """
         del arrays, fill, rounding
 
-    def start_sums(
-        self, sums: Sums, arena: Arena, cores: Sequence[int]
-    ) -> BackgroundSums | None:
+    def start_sums(self, sums: Sums, arena: Arena, cores: Sequence[int]) -> BackgroundSums | None:
         """Start to add up between nodes while members compute; all members call it.
 
         Returns what makes the sums, in the leader of a node. `arena`: where the vectors are;

@@ -91,9 +91,7 @@ class Gpus(Communicator):
     def sum_over_nodes(self, arrays: Arrays, fill: Fill, rounding: Rounding | None = None) -> None:
         self._host.sum_over_nodes(arrays, fill, rounding)
 
-    def start_sums(
-        self, sums: Sums, arena: Arena, cores: Sequence[int]
-    ) -> BackgroundSums | None:
+    def start_sums(self, sums: Sums, arena: Arena, cores: Sequence[int]) -> BackgroundSums | None:
         return self._host.start_sums(sums, arena, cores)
 
     def run_between_nodes[R](self, plan: Plan[R]) -> R:

@@ -134,9 +134,7 @@ class Hierarchy(Communicator):
             return here, size
         return here - 1, 0 if here == _LEADER else size - 1
 
-    def start_sums(
-        self, sums: Sums, arena: Arena, cores: Sequence[int]
-    ) -> BackgroundSums | None:
+    def start_sums(self, sums: Sums, arena: Arena, cores: Sequence[int]) -> BackgroundSums | None:
         between = self._between
         if between is None:
             return None

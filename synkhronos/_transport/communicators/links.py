@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hmac
+import os
 import select
 import socket
 import struct
@@ -19,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 KEY_BYTES = 32
 SECONDS = 30.0  # to connect with all nodes
@@ -48,17 +50,45 @@ class Place:
     port: int
 
 
-def listen() -> socket.socket:
-    """A socket to which other nodes can connect."""
+class Listener:
+    """Where other nodes can call.
+
+    Parameters
+    ----------
+    descriptor : int, optional
+        Of one that another process has made. Default: a new one, at a port that is free.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._socket = _listening() if descriptor is None else socket.socket(fileno=descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._socket.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def place(self) -> Place:
+        """How to reach it."""
+        return Place(os.uname().nodename, addresses(), int(self._socket.getsockname()[1]))
+
+    def next(self, seconds: float) -> socket.socket | None:
+        """Who calls next; None if nobody does in this time."""
+        self._socket.settimeout(max(1e-3, seconds))
+        try:
+            return self._socket.accept()[0]
+        except TimeoutError:
+            return None
+
+
+def _listening() -> socket.socket:
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
             return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", 0))
-
-
-def port_of(listener: socket.socket) -> int:
-    """Where it listens."""
-    return int(listener.getsockname()[1])
 
 
 def addresses() -> tuple[str, ...]:
@@ -91,7 +121,7 @@ def _code(key: bytes, source: int, target: int) -> bytes:
 
 
 def connect_all(
-    listener: socket.socket, mine: int, places: Sequence[Place], key: bytes
+    listener: Listener, mine: int, places: Sequence[Place], key: bytes
 ) -> dict[int, socket.socket]:
     """Connect with all other nodes, by number; each calls those before it.
 
@@ -122,7 +152,7 @@ def connect_all(
 
 
 def _answered(
-    listener: socket.socket,
+    listener: Listener,
     mine: int,
     awaited: int,
     places: Sequence[Place],
@@ -130,11 +160,9 @@ def _answered(
     until: float,
 ) -> tuple[int, socket.socket]:
     """Who has called, and the connection."""
-    left = until - time.monotonic()
-    if left > 0:  # strangers may call without end
-        listener.settimeout(left)
-        with contextlib.suppress(TimeoutError):
-            made, _ = listener.accept()
+    while (left := until - time.monotonic()) > 0:
+        made = listener.next(left)
+        if made is not None:
             return _greeted(made, mine, key), made
     name = f"node {awaited} ({places[awaited].host})"
     raise LinkFailed(awaited, f"{name} has not connected within {SECONDS:.0f} s")
@@ -279,5 +307,3 @@ class Link:
     def _lost(self, why: str | None) -> LinkFailed:
         name = f"node {self.node} ({self._place.host})"
         return LinkFailed(self.node, f"the connection with {name} is lost: {why}")
-
-

@@ -14,7 +14,6 @@ import functools
 import json
 import os
 import select
-import socket
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -36,6 +35,7 @@ from synkhronos._transport.communicators.links import (
     SUM,
     Link,
     LinkFailed,
+    Listener,
     Place,
     connect_all,
 )
@@ -49,9 +49,8 @@ def main(task: Mapping[str, Any]) -> None:
     given = json.loads(bytes(arena.bytes_at(*task["given"])))
     board = Board(arena.buffer, given["board"], given["members"])
     try:
-        listener = socket.socket(fileno=task["listener"])
         places = [Place(host, tuple(a), port) for host, a, port in given["places"]]
-        with listener:
+        with Listener(task["listener"]) as listener:
             made = connect_all(listener, given["node"], places, bytes.fromhex(given["key"]))
         summing = Summing(arena, given, board, task["pipe"], task["bell"])
         summing.links = {

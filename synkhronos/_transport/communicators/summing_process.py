@@ -6,10 +6,9 @@ import contextlib
 import json
 import os
 import secrets
-import socket
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -75,14 +74,14 @@ class SummingProcess(BackgroundSums):
         GroupError
             A node cannot be reached.
         """
-        with links.listen() as listener:
-            mine = links.Place(os.uname().nodename, links.addresses(), links.port_of(listener))
-            found = self._between.all_gather((mine, secrets.token_hex(links.KEY_BYTES)))
+        with links.Listener() as listener:
+            mine = listener.place(), secrets.token_hex(links.KEY_BYTES)
+            found = self._between.all_gather(mine)
             with self._failing():
                 self._start(listener, [place for place, _ in found], found[0][1])
         self._await(lambda: self._board.linked)
 
-    def _start(self, listener: socket.socket, places: list[links.Place], key: str) -> None:
+    def _start(self, listener: links.Listener, places: list[links.Place], key: str) -> None:
         arena = self._arena
         about = {"node": self._between.node, "nodes": self._between.nodes, "key": key}
         about |= {"places": [(p.host, p.addresses, p.port) for p in places]}
@@ -118,7 +117,7 @@ class SummingProcess(BackgroundSums):
         lifeline.close()
 
     @contextlib.contextmanager
-    def _failing(self):  # type: ignore[no-untyped-def]
+    def _failing(self) -> Iterator[None]:
         """A context whose failure is told to the other nodes, which wait for this one."""
         try:
             yield

@@ -1,4 +1,4 @@
-"""Sums between nodes that are made while the members still compute: what they are, who makes them."""
+"""Sums between nodes that are made while members compute: what they are, and who makes them."""
 
 from __future__ import annotations
 

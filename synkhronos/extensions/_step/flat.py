@@ -131,8 +131,7 @@ class Arrays:
     def gradients(self, empty: Empty) -> list[np.ndarray]:
         """Allocate this member's gradients."""
         return [
-            empty((b.length,), d)
-            for b, d in zip(self.buckets, self.gradient_dtypes, strict=True)
+            empty((b.length,), d) for b, d in zip(self.buckets, self.gradient_dtypes, strict=True)
         ]
 
     def accumulated(self, comm: Communicator) -> np.ndarray:

@@ -129,8 +129,8 @@ class Overlap:
             for i, t in (places[p] for p in range(len(places)))
         ]
         ranges = [
-            [Range(i, t.start, t.start + -(-t.size // ALIGN) * ALIGN) for i, t in map(places.get, group)]
-            for group in self._order
+            [Range(i, t.start, t.start + -(-t.size // ALIGN) * ALIGN) for i, t in group]
+            for group in ([places[p] for p in params] for params in self._order)
         ]
         found = chunks(ranges, [v.itemsize for v in totals])
         self._wakes = {c.after for c in found}
@@ -155,9 +155,7 @@ class Overlap:
         comm = member.communicator
         self._process = comm.start_sums(self._sums, self._arena, member.on_node.cores)
         comm.barrier()
-        pid, pipe = self._board.pipe
-        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
-        self._pipe = Descriptor(os.open(f"/proc/{pid}/fd/{pipe}", flags))
+        self._pipe = self._board.open_pipe()
 
     def close(self) -> None:
         """End the process, if this member leads."""

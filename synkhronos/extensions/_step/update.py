@@ -38,8 +38,8 @@ from synkhronos._engine.commands.call import (
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.member import Member
 from synkhronos._engine.progress import watch
-from synkhronos._engine.ready_values import Listener, listening
 from synkhronos._engine.python_mode import python_mode
+from synkhronos._engine.ready_values import Listener, listening
 from synkhronos._engine.replicas import compiled, configured
 from synkhronos._engine.variables import Entry
 from synkhronos._plan.reductions import COMBINE, Reduction
@@ -279,7 +279,7 @@ class FlatUpdate(Kept):
 
     @property
     def listener(self) -> Listener | None:
-        """Who is told of gradients while the others are computed."""
+        """The function that is told of gradients while the others are computed."""
         return None if self.overlap is None else self.overlap.publish
 
     def begin(self, comm: Communicator, weights: list[float]) -> None:
@@ -538,6 +538,7 @@ class Step(ExtendedCall):
         for entry, view in update.entries:
             if entry.storage[0] is not view:  # after a failed command; the value is the same
                 entry.storage[0] = view
+
         def begin(part: Part) -> None:
             update.begin(member.communicator, weights_of(part, member.size, self.average))
             clock.lap(SCATTER)

@@ -39,6 +39,7 @@ _TRUTHS = {
     "enable_gpu": False,
     "evaluate": False,
     "flip_images": False,
+    "non_blocking_mpi": False,
 }
 _ITSELF = "PyTensor and the group choose by themselves"
 _FUSED = "PyTensor fuses by itself"
@@ -64,7 +65,6 @@ _NEEDLESS: dict[str, tuple[Any, str]] = {
     "enable_cudnn_auto_conv_alg": (True, "XLA chooses on GPUs"),
     "enable_gpudirect": (False, _NCCL),
     "enable_nccl": (False, _NCCL),
-    "non_blocking_mpi": (False, "a step is one round of the members"),
     "crop_images": (False, "synkhronos.nn.augment moves pixels in the network, by its pad"),
     "evaluate_only": (False, "`synk train` trains; use Trainer.evaluate"),
     "weights_and_bias_filename": (
@@ -118,6 +118,10 @@ def translate(out: Translation, line: list[str]) -> None:
     if old.enable_gpu:
         out.set("mode", "JAX", "--enable_gpu: it needs the extra cuda12 or cuda13.")
         out.set("devices", "cuda")
+    if old.non_blocking_mpi and old.enable_gpu:
+        out.leave("--non_blocking_mpi", "NCCL adds up gradients when all are computed")
+    elif old.non_blocking_mpi:
+        out.set("overlap", True, "--non_blocking_mpi: between nodes only; else it has no effect.")
     _leave(out, old)
     for word in unknown:
         out.leave(word, "not known")
