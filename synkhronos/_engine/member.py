@@ -99,6 +99,14 @@ class OnNode:
     above: LongCommandAbove | None = None
 
 
+class Ending(ABC):
+    """The base of what holds more than memory, such as a process, until it is not needed."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Let it go, in bounded time."""
+
+
 class Installed:
     """The state of one member, by the number of a function or loader; each user knows the class.
 
@@ -118,6 +126,7 @@ class Installed:
 
     def keep(self, number: int, what: object) -> None:
         """Keep something, in place of what was kept by this number."""
+        self.forget(number)
         self._kept[number] = what
 
     def of[T](self, kind: type[T], number: int) -> T:
@@ -132,7 +141,9 @@ class Installed:
 
     def forget(self, number: int) -> None:
         """Drop what is kept by a number, if anything is."""
-        self._kept.pop(number, None)
+        found = self._kept.pop(number, None)
+        if isinstance(found, Ending):
+            found.end()
 
 
 class Member:

@@ -14,11 +14,12 @@ from test_node_faults import check_over, pids_of
 SUPPORT = str(Path(__file__).parents[1] / "support")
 
 EQUAL = """
-import sys
+import os, sys
+from pathlib import Path
 import numpy as np
 import synkhronos as synk
 from synkhronos.extensions import HalfPrecision, updates
-from overlap_cases import Layers, data
+from overlap_cases import Layers, data, summing_processes
 
 members, dtype, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 synk.fork(members, timeout=100)
@@ -45,6 +46,7 @@ for p, q in zip(net.params, whole.params):
     q.set_value(p.get_value())
 for a, b in zip(net.train.gradients(x, y), whole.train.gradients(x, y), strict=True):
     np.testing.assert_array_equal(a, b)
+net = whole = None
 check("in slices", slices=3)
 check("bf16", exchange=HalfPrecision())
 if len(sys.argv) > 4:
@@ -61,7 +63,12 @@ if len(sys.argv) > 4:
         net.train(few[0][:1], few[1][:1])
     for a, b in zip(one.values(), other.values(), strict=True):
         np.testing.assert_array_equal(a, b)
+here = os.getpid()
+assert 1 <= len(summing_processes()[here]) <= 2  # those of functions that are dropped have ended
 synk.close()
+assert here not in summing_processes()
+names = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+assert not [name for name in names if "memfd:synkhronos" in name], names
 net = None
 synk.fork(members)
 check("in another group")
@@ -139,7 +146,8 @@ order.write_text("0 interrupt")
 fails("0 interrupt")
 step()
 for leader in (0, 2):
-    os.kill(summing_processes()[group.channel.pid(leader)], signal.SIGKILL)
+    [pid] = summing_processes()[group.channel.pid(leader)]
+    os.kill(pid, signal.SIGKILL)
     fails(f"{leader} idle")
     step()
 step()

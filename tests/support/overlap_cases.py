@@ -92,9 +92,9 @@ class Layers:
         return [float(self.train(x, y, **options)) for x, y in rows]
 
 
-def summing_processes() -> dict[int, int]:
+def summing_processes() -> dict[int, list[int]]:
     """The pids of the summing processes of this machine, by that of their leader."""
-    found = {}
+    found: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             said = (folder / "cmdline").read_text()
@@ -102,7 +102,7 @@ def summing_processes() -> dict[int, int]:
             continue
         parent = re.search(r'"parent": (\d+)', said)
         if parent and "communicators.summing" in said:
-            found[int(parent[1])] = int(folder.name)
+            found.setdefault(int(parent[1]), []).append(int(folder.name))
     return found
 
 
@@ -127,6 +127,7 @@ def obey(order: Path) -> None:
         else:  # to the summing process of this node
             children = summing_processes()
             leader = os.getpid() if os.getpid() in children else os.getppid()
-            os.kill(children[leader], {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[word])
+            for pid in children[leader]:
+                os.kill(pid, {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[word])
 
     Act.act = staticmethod(act)

@@ -157,11 +157,15 @@ class Communicator(ABC):
         """
         del arrays, fill, rounding
 
-    def start_sums(self, sums: Sums, arena: Arena, cores: Sequence[int]) -> BackgroundSums | None:
+    def mappable(self) -> Arena:
+        """Memory of the node that a process beside its members can map."""
+        raise TypeError("only nodes beside others have a process that maps their memory")
+
+    def start_sums(self, sums: Sums, cores: Sequence[int]) -> BackgroundSums | None:
         """Start to add up between nodes while members compute; all members call it.
 
-        Returns what makes the sums, in the leader of a node. `arena`: where the vectors are;
-        `cores`: where the process may run.
+        Returns what makes the sums, in the leader of a node. The vectors lie in `mappable`. The
+        process runs on `cores`.
         """
         raise TypeError("the members of one node add up by themselves")
 

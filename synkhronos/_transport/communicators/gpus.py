@@ -91,8 +91,11 @@ class Gpus(Communicator):
     def sum_over_nodes(self, arrays: Arrays, fill: Fill, rounding: Rounding | None = None) -> None:
         self._host.sum_over_nodes(arrays, fill, rounding)
 
-    def start_sums(self, sums: Sums, arena: Arena, cores: Sequence[int]) -> BackgroundSums | None:
-        return self._host.start_sums(sums, arena, cores)
+    def mappable(self) -> Arena:
+        return self._host.mappable()
+
+    def start_sums(self, sums: Sums, cores: Sequence[int]) -> BackgroundSums | None:
+        return self._host.start_sums(sums, cores)
 
     def run_between_nodes[R](self, plan: Plan[R]) -> R:
         return self._host.run_between_nodes(plan)

@@ -61,6 +61,7 @@ class Hierarchy(Communicator):
         self._node = node
         self._between = between
         self._single = max(placement.sizes) == 1  # the same in all nodes, which must act alike
+        self._beside: Arena | None = None
         self._processes: weakref.WeakSet[SummingProcess] = weakref.WeakSet()
         self.segment_bytes = SEGMENT_BYTES
         self.rank = placement.ranks(node)[within.rank]
@@ -134,11 +135,19 @@ class Hierarchy(Communicator):
             return here, size
         return here - 1, 0 if here == _LEADER else size - 1
 
-    def start_sums(self, sums: Sums, arena: Arena, cores: Sequence[int]) -> BackgroundSums | None:
+    def mappable(self) -> Arena:
+        arena = self._within.shared.arena
+        if arena.fd is not None:
+            return arena
+        if self._beside is None:  # a lone member's arena is private, which is faster
+            self._beside = Arena(1)
+        return self._beside
+
+    def start_sums(self, sums: Sums, cores: Sequence[int]) -> BackgroundSums | None:
         between = self._between
         if between is None:
             return None
-        made = SummingProcess(self._within.shared, between, self.rank, sums, arena, cores)
+        made = SummingProcess(self._within.shared, between, self.rank, sums, self.mappable(), cores)
         self._processes.add(made)
         made.start()
         return made
@@ -146,6 +155,8 @@ class Hierarchy(Communicator):
     def close(self) -> None:
         for process in list(self._processes):
             process.close()
+        if self._beside is not None:
+            self._beside.close_fd()
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         return self._within.empty(shape, dtype)

@@ -47,6 +47,7 @@ def main(task: Mapping[str, Any]) -> None:
     """Serve until the member that has started this process ends it."""
     arena = Arena(task["regions"], 0, task["arena"], task["region_bytes"], task["mirror"])
     given = json.loads(bytes(arena.bytes_at(*task["given"])))
+    arena.close_fd()
     board = Board(arena.buffer, given["board"], given["members"])
     try:
         places = [Place(host, tuple(a), port) for host, a, port in given["places"]]

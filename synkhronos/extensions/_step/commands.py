@@ -13,7 +13,7 @@ from synkhronos._engine.variables import Entry
 from synkhronos._errors import InputError
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
 from synkhronos.extensions._step.install import Install, Kept, scalars
-from synkhronos.extensions._step.overlap import Overlap, arena_to_share
+from synkhronos.extensions._step.overlap import Overlap
 from synkhronos.extensions._step.update import FlatUpdate
 
 
@@ -28,7 +28,7 @@ class InstallUpdate(Install):
         leads = home.rank == comm.leader
         recipe = recipe.for_node(home.size)
         arrays = Arrays(recipe)
-        arena = arena_to_share(member) if recipe.order else None
+        arena = comm.mappable() if recipe.order else None
         empty = comm.empty if arena is None else arena.empty
         gradients = arrays.gradients(empty)
         sparse = recipe.sparse is not None

@@ -74,13 +74,6 @@ def telling_plan(function: Plan, first: int, count: int) -> tuple[Plan, Order]:
     return made, tuple(by_number)
 
 
-def arena_to_share(member: Member) -> Arena:
-    """Where vectors lie that the summing process maps, too: that of a lone member is its own."""
-    node = member.on_node.node
-    assert node is not None
-    return Arena(1) if node.arena.fd is None else node.arena
-
-
 class Overlap:
     """One member's part in sums that are made while it computes.
 
@@ -89,7 +82,7 @@ class Overlap:
     recipe : FlatRecipe
     member : Member
     arena : Arena
-        Where the vectors are.
+        Where the vectors are: that of `Communicator.mappable`.
     published : list of list of array
         Of each member of the node, its flat vectors.
     totals : list of array
@@ -115,7 +108,6 @@ class Overlap:
             word[:] = 0
         exposed = comm.expose(words)
         self._node = node
-        self._arena = arena
         self._process: BackgroundSums | None = None
         self._pipe: Descriptor | None = None
         self._held = exposed  # keeps the memory
@@ -153,7 +145,7 @@ class Overlap:
         """Start the node's summing process, and learn how to wake it; all members call this."""
         self.close()
         comm = member.communicator
-        self._process = comm.start_sums(self._sums, self._arena, member.on_node.cores)
+        self._process = comm.start_sums(self._sums, member.on_node.cores)
         comm.barrier()
         self._pipe = self._board.open_pipe()
 

@@ -36,7 +36,7 @@ from synkhronos._engine.commands.call import (
     contribute_call,
 )
 from synkhronos._engine.graph_types import ModeLike
-from synkhronos._engine.member import Member
+from synkhronos._engine.member import Ending, Member
 from synkhronos._engine.progress import watch
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._engine.ready_values import Listener, listening
@@ -89,7 +89,7 @@ class _Call:
     scalars: tuple[int, ...]
 
 
-class FlatUpdate(Kept):
+class FlatUpdate(Kept, Ending):
     """A node-shared update in one member.
 
     Attributes
@@ -130,6 +130,11 @@ class FlatUpdate(Kept):
         elif kept:
             [self._steps] = kept
         self.overlap: Overlap | None = None
+
+    def end(self) -> None:
+        """End the process that adds up while members compute."""
+        if self.overlap is not None:
+            self.overlap.close()
 
     @property
     def joined(self) -> Sequence[tuple[Entry, np.ndarray]]:
