@@ -407,9 +407,10 @@ def test_values_of_bash() -> None:
         ),
         (
             "benchmarks_CNN.py --optimizer sgd --nesterov True --use_synthetic_data True "
-            "--lr_schedulers model_checkpoint --metrics categorical_accuracy",
+            "--lr_schedulers model_checkpoint --metrics categorical_accuracy --non_blocking_mpi 1",
             {
                 "batch": 64,
+                "overlap": True,
                 "metrics": ["accuracy"],
                 "optimizer": {"name": "nesterov_momentum", "rate": 0.01, "momentum": 0.9},
                 "best": {"metric": "val_loss"},
@@ -591,6 +592,11 @@ TESTED = [f"d/{part}-ubyte" for part in ("t10k-images-idx3", "t10k-labels-idx1")
             "pydtnn_benchmark --model resnet1202x --metrics regression_mse --flip_images 1",
             {"model": "mine:net", "metrics": ["mse"]},
             ["--flip_images"],
+        ),
+        (
+            "pydtnn_benchmark --enable_gpu True --non_blocking_mpi True --lr_schedulers=",
+            {"mode": "JAX", "overlap": None},
+            ["--non_blocking_mpi"],
         ),
         (
             "pydtnn_benchmark --model simplemlp --metrics regression_mse "

@@ -57,12 +57,17 @@ if len(sys.argv) > 4:
         found.append(trained(exchange=how, overlap=True)[0])
     for a, b in zip(*found, strict=True):
         np.testing.assert_array_equal(a, b)
-    few = data(1, dtype)[0]
-    one, other = Layers(dtype, **more), Layers(dtype, overlap=True, **more)
-    for net in (one, other):  # most members have no rows
-        net.train(few[0][:1], few[1][:1])
-    for a, b in zip(one.values(), other.values(), strict=True):
-        np.testing.assert_array_equal(a, b)
+    check("with collectives", together=True)
+    [(x, y)] = data(1, dtype)
+    for together in (False, True):  # most members have no rows
+        found = []
+        for overlap in (False, True):
+            net = Layers(dtype, together, overlap=overlap, **more)
+            net.train(x[:1], y[:1])
+            found.append(net.values())
+        for a, b in zip(*found, strict=True):
+            np.testing.assert_array_equal(a, b)
+    net = None
 here = os.getpid()
 assert 1 <= len(summing_processes()[here]) <= 2  # those of functions that are dropped have ended
 synk.close()
@@ -92,7 +97,7 @@ def test_the_same_bits(
     more = ["more"] if (nodes, members) != (2, 2) or mode != "FAST" else []
     given = str(members), dtype, mode, *more
     said = run(mpi, nodes, tmp_path, EQUAL, *given, limit=360, PYTHONPATH=_path())
-    assert said.count("equal") == 4 + len(more)
+    assert said.count("equal") == 4 + 2 * len(more)
     assert "good end" in said
 
 

@@ -17,6 +17,7 @@ from modes import FAST
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 
+from synkhronos import ops
 from synkhronos._engine.member import Member
 from synkhronos.extensions import make_train_function, updates
 
@@ -66,7 +67,7 @@ class Act(Op):
 class Layers:
     """A net of three layers; in the gradient of the second one, members act."""
 
-    def __init__(self, dtype: str = "float64", **options: Any) -> None:
+    def __init__(self, dtype: str = "float64", together: bool = False, **options: Any) -> None:
         x, y = pt.matrix("x", dtype=dtype), pt.lvector("y")
         rng, h = np.random.default_rng(1), x
         self.params = []
@@ -75,6 +76,8 @@ class Layers:
             b = pytensor.shared(np.zeros(n, dtype), name=f"b{i}")
             self.params += [w, b]
             h = (Act()(pt.tanh(h)) if i else h) @ w + b
+        if together:  # a value that follows from the rows of all members
+            h = h - ops.all_reduce(h.mean(axis=0), "avg")
         likely = h - pt.log(pt.exp(h).sum(axis=1, keepdims=True))
         loss = -likely[pt.arange(y.shape[0]), y].mean()
         options.setdefault("mode", FAST)

@@ -36,6 +36,7 @@ from synkhronos._backends.jax import brought, is_far, rounded, weighted
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.graph_exchanges import collective
 from synkhronos._engine.member import Member
+from synkhronos._engine.ready_values import listening
 from synkhronos._engine.replicas import Answer, Recipe, Replica, Update, Variant, is_dense
 from synkhronos._engine.variables import NewValues
 from synkhronos._errors import InputError
@@ -521,7 +522,7 @@ def _first_with_collectives(member: Member, replica: Replica, part: Part) -> Ans
     """
     if member.size > 1 and not replica.recipe.jax:
         if member.rank == member.master:
-            with member.compiling():
+            with member.compiling(), listening(None):
                 _compute(member, replica, part, alone=True)
         member.communicator.barrier()
     with member.compiling():

@@ -159,10 +159,11 @@ class TrainFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
         if not self._linked:
             group.runner.run(LinkNodes(made.number), "train")
             self._linked = True
+        before = group.channel.number
         try:
             return made.call(asked)
-        except BaseException:  # what is under way belongs to no step
-            self._linked = False
+        except BaseException:  # after a command, what is under way belongs to no step
+            self._linked = group.channel.number == before
             raise
 
     def reports(self, feed: Rows, slices: int | str) -> Generator[Made]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 from pytensor.compile.mode import get_mode
-from pytensor.link.basic import PerformLinker
+from pytensor.link.basic import JITLinker, PerformLinker
 from pytensor.link.numba.linker import NumbaLinker
 from pytensor.link.vm import VMLinker
 
@@ -50,10 +50,11 @@ def check_overlap(exchange: Exchange | None, rule: object, mode: ModeLike) -> No
             "none: leave it out"
         )
     linker = get_mode(mode).linker
-    if not isinstance(linker, NumbaLinker | VMLinker | PerformLinker):
+    python = isinstance(linker, VMLinker | PerformLinker) and not isinstance(linker, JITLinker)
+    if not (python or isinstance(linker, NumbaLinker)):
         raise InputError(
-            f"make_train_function: overlap=True: {type(linker).__name__} of mode {mode or 'JAX'} "
-            'cannot tell of a gradient before all are computed: use mode="NUMBA", "CVM" or '
+            f"make_train_function: overlap=True: the {type(linker).__name__} of this mode does not "
+            'tell of a gradient before all are computed: use mode="NUMBA", "CVM" or '
             '"FAST_COMPILE", or leave overlap= out'
         )
 
@@ -127,6 +128,7 @@ class Overlap:
         found = chunks(ranges, [v.itemsize for v in totals])
         self._wakes = {c.after for c in found}
         self._told = len(self._order)
+        self._listens = False
         half = recipe.exchange if isinstance(recipe.exchange, HalfPrecision) else None
         self._sums = Sums(
             chunks=found,
@@ -158,14 +160,17 @@ class Overlap:
         if pipe is not None:
             pipe.close()
 
-    def begin(self, weights: Sequence[float], count: int) -> None:
+    def begin(self, weights: Sequence[float], count: int, has_rows: bool) -> None:
         """Begin a step, before any gradient is computed; `weights`: of the members of the node."""
         self._told = 0
+        self._listens = has_rows  # else what is computed stands for rows of another member
         if self._process is not None:
             self._process.begin(self._node.number, weights, count)
 
     def publish(self, number: int, gradient: np.ndarray) -> None:
         """Publish a gradient that has just been computed."""
+        if not self._listens:
+            return
         for param in self._order[number]:
             target = self._targets[param]
             np.copyto(target.reshape(gradient.shape), gradient)

@@ -287,12 +287,12 @@ class FlatUpdate(Kept, Ending):
         """The function that is told of gradients while the others are computed."""
         return None if self.overlap is None else self.overlap.publish
 
-    def begin(self, comm: Communicator, weights: list[float]) -> None:
+    def begin(self, comm: Communicator, weights: list[float], has_rows: bool) -> None:
         """Begin a step, with the weights of all members' gradients."""
         if self.overlap is not None:
             first = comm.rank - comm.home.rank
             count = 0 if self._steps is None else int(self._steps)
-            self.overlap.begin(weights[first : first + comm.home.size], count)
+            self.overlap.begin(weights[first : first + comm.home.size], count, has_rows)
 
     def publish(self, gradients: Sequence[object] | None) -> list[np.ndarray] | None:
         """Copy the gradients that other members read to this member's flat vectors.
@@ -545,7 +545,8 @@ class Step(ExtendedCall):
                 entry.storage[0] = view
 
         def begin(part: Part) -> None:
-            update.begin(member.communicator, weights_of(part, member.size, self.average))
+            weights = weights_of(part, member.size, self.average)
+            update.begin(member.communicator, weights, part.variant.rows)
             clock.lap(SCATTER)
 
         with listening(update.listener):
