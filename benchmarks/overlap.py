@@ -66,6 +66,7 @@ def mlp() -> tuple[Any, Any, Any, Any, tuple[np.ndarray, np.ndarray]]:
 
 def vgg() -> tuple[Any, Any, Any, Any, tuple[np.ndarray, np.ndarray]]:
     """The same of the VGG."""
+    pytensor.config.floatX = "float32"
     net = zoo.vgg(11, classes=10, size=32, width=16, units=1500, dropout=0.0)
     x, y = net.inputs
     rng = np.random.default_rng(0)

@@ -1,9 +1,8 @@
 """Connections between the summing processes of nodes: TCP, opened for one another only.
 
 This is the only file that opens sockets. A key that is new for each group of connections travels by
-MPI; each end proves by a message authentication code that it has the key, before it is heard. What
-travels is bytes of gradients; nothing that arrives is code, a size to allocate or a place to write:
-all of these follow from what both ends know already.
+MPI; each end proves by a message authentication code that it has the key, before it is heard.
+Bytes of gradients travel, with the number of their chunk. Both ends know its size and its place.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from typing import Self
 KEY_BYTES = 32
 SECONDS = 30.0  # to connect with all nodes
 _PATIENCE = 2.0  # seconds for one address, or for a stranger to say who it is
+_REPLY_SECONDS = 10.0  # for the process at an address, which may still import its modules
 _SIOCGIFADDR = 0x8915  # <linux/sockios.h>
 _HELLO = struct.Struct("<q32s")  # a node's number, its code
 _HEADER = struct.Struct("<qq")  # what comes, and of which chunk
@@ -159,7 +159,7 @@ def _answered(
     key: bytes,
     until: float,
 ) -> tuple[int, socket.socket]:
-    """Who has called, and the connection."""
+    """The next node that calls, and the connection."""
     while (left := until - time.monotonic()) > 0:
         made = listener.next(left)
         if made is not None:
@@ -181,7 +181,7 @@ def _called(mine: int, node: int, place: Place, key: bytes, until: float) -> soc
             tried.append(f"{address} ({exc.strerror or exc})")
             continue
         try:
-            made.settimeout(max(patience, until - time.monotonic()))
+            made.settimeout(max(patience, min(_REPLY_SECONDS, until - time.monotonic())))
             made.sendall(_HELLO.pack(mine, _code(key, mine, node)))
             number, code = _HELLO.unpack(_received(made, _HELLO.size))
             if number == node and hmac.compare_digest(code, _code(key, node, mine)):
