@@ -76,7 +76,7 @@ class Listener:
         return Place(os.uname().nodename, addresses(), int(self._socket.getsockname()[1]))
 
     def next(self, seconds: float) -> socket.socket | None:
-        """Who calls next; None if nobody does in this time."""
+        """The next connection; None if nobody calls in this time."""
         self._socket.settimeout(max(1e-3, seconds))
         try:
             return self._socket.accept()[0]
@@ -254,7 +254,7 @@ class Link:
 
     @property
     def events(self) -> int:
-        """What to poll for."""
+        """The events to poll for."""
         return select.POLLIN | (select.POLLOUT if self._waiting else 0)
 
     @property

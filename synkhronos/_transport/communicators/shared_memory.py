@@ -110,7 +110,7 @@ class SharedMemory(Communicator):
 
     @property
     def shared(self) -> Node:
-        """What the members of the node share."""
+        """The memory and the words that the members of the node share."""
         return self._node
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:

@@ -46,7 +46,7 @@ class Sums:
 
 
 class BackgroundSums(ABC):
-    """Who makes the sums, as the leader of a node sees it."""
+    """The maker of the sums, as the leader of a node sees it."""
 
     @abstractmethod
     def begin(self, step: int, weights: Sequence[float], count: int) -> None:
