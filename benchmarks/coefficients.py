@@ -12,6 +12,7 @@ then rounded to its format. That is within a small factor of the best one (Trefe
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,15 @@ import numpy as np
 MODULE = Path(__file__).parent.parent / "synkhronos/_backends/vectorised/coefficients.py"
 HEAD = '''"""Coefficients of polynomials, by name and bits: `scripts/bench coefficients --write`."""
 
-COEFFICIENTS: dict[tuple[str, int], tuple[float, ...]] = {
+TWO_OVER_PI_BITS = {bits}
+TWO_OVER_PI = int(  # 2 / pi times 2**TWO_OVER_PI_BITS
+{digits},
+    16,
+)
+
+COEFFICIENTS: dict[tuple[str, int], tuple[float, ...]] = {{
 '''
+BITS = 1280  # of 2 / pi; the largest number needs 1,024 and those of four words
 Number = Any
 
 
@@ -163,7 +171,7 @@ def fits() -> dict[str, Fit]:
         ),
         "gammaln": Fit(unless_zero(lambda z: mp.loggamma(2 + z) / z, 1 - euler), 0, 1, (16, 7)),
         "stirling": Fit(
-            of_square(lambda s: stirling(1 / s), mp.mpf(1) / 12), 0, mp.mpf(1) / 64, (6, 2), scale=8
+            of_square(lambda s: stirling(1 / s), mp.mpf(1) / 12), 0, mp.mpf(1) / 9, (10, 3), scale=6
         ),
         "digamma": Fit(
             of_square(lambda s: (mp.log(1 / s) - mp.digamma(1 / s) - s / 2) / s**2, mp.mpf(1) / 12),
@@ -190,12 +198,28 @@ def fits() -> dict[str, Fit]:
             *(0, mp.mpf(1) / 4, (7, 4)),
             scale=2,
         ),
+        "sin": Fit(
+            of_square(lambda r: (mp.sin(r) / r - 1) / r**2, -mp.mpf(1) / 6),
+            *(0, (mp.pi / 4) ** 2, (5, 2)),
+            scale=2,
+        ),
+        "cos": Fit(
+            of_square(lambda r: (mp.cos(r) - 1 + r**2 / 2) / r**4, mp.mpf(1) / 24),
+            *(0, (mp.pi / 4) ** 2, (5, 2)),
+            scale=1.85,
+        ),
         "trigamma": Fit(
             of_square(lambda s: (mp.polygamma(1, 1 / s) - s - s**2 / 2) / s**3, mp.mpf(1) / 6),
             *(0, mp.mpf(1) / 16, (10, 3)),
             scale=16,
         ),
     }
+
+
+def two_over_pi() -> int:
+    """2 / pi times 2**BITS."""
+    with mp.workprec(BITS + 64):
+        return int(mp.floor(mp.ldexp(2 / mp.pi, BITS)))
 
 
 def rounded(number: Number, bits: int) -> float:
@@ -229,7 +253,9 @@ def main() -> None:
             "\n".join([f'    ("{name}", {bits}): (', *[f"        {c!r}," for c in found], "    ),"])
             for (name, bits), found in coefficients.items()
         ]
-        MODULE.write_text(HEAD + "\n".join(rows) + "\n}\n")
+        digits = textwrap.wrap(f"{two_over_pi():x}", 80)
+        head = HEAD.format(bits=BITS, digits="\n".join(f'    "{line}"' for line in digits))
+        MODULE.write_text(head + "\n".join(rows) + "\n}\n")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ def medians(inputs: list[Any], outputs: Any, data: list[np.ndarray]) -> list[flo
 
 
 PARTS = ("Dot", "CAReduce", "Alloc", "SpecifyShape", "Split", "linker", "constants")
-COLD = ("small", "mlp", "cnn", "lstm", "logistic")
+COLD = ("mlp", "cnn", "lstm", "fit", "logistic", "election88")
 
 
 def leave_out(part: str) -> None:
@@ -86,32 +87,64 @@ def leave_out(part: str) -> None:
         del rewrite._KNOWN[kind]
 
 
-def child(case: str, left_out: list[str]) -> None:
-    """Print processor seconds of the first call, and the microseconds of a step."""
+def first_call(case: str) -> Callable[[], Any]:
+    """A function that compiles and makes the first call, of a group of one member."""
     import start
+
+    if case == "fit":
+        return first_fit()
+    return first_fast(case) if case == "election88" else start.first_call(case, 1)
+
+
+def first_fit() -> Callable[[], Any]:
+    """An epoch of a small network on two classes."""
+    import synkhronos as synk
+    from synkhronos import training, zoo
+    from synkhronos.extensions import updates
+
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(512, 20)).astype("float32"), rng.integers(0, 2, 512).astype("int32")
+    synk.fork(1)
+    net = zoo.mlp(20, (32,))
+    return lambda: training.fit(
+        net, data, optimizer=updates.adam, epochs=1, batch=64, progress=False
+    )
+
+
+def first_fast(name: str) -> Callable[[], Any]:
+    """Value and gradient of `synk.pymc.fast` of a model of the gallery."""
+    from pymc_gallery_models import MODELS, with_data
+    from pymc_gradient import compiled
 
     import synkhronos as synk
 
+    model = with_data(MODELS[name])
+    point = model.initial_point(0)
+    theta = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars])
+    return lambda: compiled(synk.pymc.fast(model), "NUMBA")(theta)
+
+
+def child(case: str, left_out: list[str]) -> None:
+    """Print processor seconds of the first call, and the kinds of lean operations in it."""
+    import synkhronos as synk
+    from synkhronos._backends.lean import rewrite
+
     for part in left_out:
         leave_out(part)
-    made: list[Any] = []
-    function = synk.function
-    synk.function = lambda *a, **k: made.append(function(*a, **k)) or made[-1]  # type: ignore
-    call = start.first_call(case, 1)
+    used: set[str] = set()
+    lean_of = rewrite.Lean
+
+    def noted(op: Any) -> Any:
+        used.add(rewrite._known(op).__name__)
+        return lean_of(op)
+
+    rewrite.Lean = noted
+    call = first_call(case)
     began = processor_seconds()
     call()
-    seconds = processor_seconds() - began
-    fastest = float("nan")
-    if made:
-        data = {"small": start.small, "mlp": start.mlp, "cnn": start.cnn, "lstm": start.lstm}
-        arrays = data[case]()[3]
-        until = time.perf_counter() + 2
-        fastest = float("inf")
-        while (before := time.perf_counter()) < until:
-            made[0](*arrays)
-            fastest = min(fastest, time.perf_counter() - before)
-    print(seconds, 1e6 * fastest)
-    synk.close()
+    print(processor_seconds() - began, *sorted(used))
+    if case != "election88":
+        synk.close()
 
 
 def processor_seconds() -> float:
@@ -120,8 +153,8 @@ def processor_seconds() -> float:
     return sum(u.ru_utime + u.ru_stime for u in used)
 
 
-def cold(case: str, left_out: list[str]) -> tuple[float, float]:
-    """Processor seconds of a first call with empty caches, and microseconds of a step."""
+def cold(case: str, left_out: list[str]) -> tuple[float, list[str]]:
+    """Processor seconds of a first call with empty caches, and the lean operations in it."""
     with tempfile.TemporaryDirectory() as folder:
         flags = f"base_compiledir={folder},mode=NUMBA"
         done = subprocess.run(
@@ -134,24 +167,31 @@ def cold(case: str, left_out: list[str]) -> tuple[float, float]:
         )
     if done.returncode:
         raise SystemExit(done.stderr)
-    seconds, step = done.stdout.split()[-2:]
-    return float(seconds), float(step)
+    seconds, *used = done.stdout.splitlines()[-1].split()
+    return float(seconds), used
 
 
 def first_calls(cases: list[str], rounds: int, parts: list[str]) -> None:
     for case in cases:
-        variants = {"all": [], **{part: [part] for part in parts}, "any": list(PARTS)}
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
+        _, used = cold(case, [])
+        fit = [p for p in parts if p in (*used, "linker", "constants")]
+        variants = {"all": [], **{part: [part] for part in fit}, "any": list(PARTS)}
+        found: dict[str, list[float]] = {name: [] for name in variants}
         for _ in range(rounds):
             for name, left_out in variants.items():
-                found[name].append(cold(case, left_out))
-        rows = []
-        for name, results in found.items():
-            seconds, step = np.min(np.array(results), axis=0)
-            what = "with all" if name == "all" else f"without {name}"
-            rows.append([what, f"{seconds:.1f}", f"{step:.0f}"])
-        title = f"{case}: the first call with empty caches"
-        show(title, ["", "processor seconds", "us of a step"], rows)
+                found[name].append(cold(case, left_out)[0])
+        least = {name: min(times) for name, times in found.items()}
+        rows = [
+            [
+                "with all" if name == "all" else f"without {name}",
+                f"{seconds:.2f}",
+                f"{100 * (seconds / least['all'] - 1):+.1f} %",
+                " ".join(f"{s:.2f}" for s in found[name]),
+            ]
+            for name, seconds in least.items()
+        ]
+        title = f"{case}: processor seconds of the first call with empty caches"
+        show(title, ["", "minimum", "more", "each"], rows)
 
 
 def main() -> None:

@@ -55,6 +55,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Any, str, str, str]] = {
     "sinh": (pt.sinh, normal, "sinh", "", "numpy.sinh"),
     "cosh": (pt.cosh, normal, "cosh", "", "numpy.cosh"),
     "arctan": (pt.arctan, normal, "arctan", "", "numpy.arctan"),
+    "sin": (pt.sin, normal, "sin", "", "numpy.sin"),
+    "cos": (pt.cos, normal, "cos", "", "numpy.cos"),
     "i0e": (i0e, positive, "", "i0e", "scipy.special.i0e"),
     "i1e": (i1e, positive, "", "i1e", "scipy.special.i1e"),
     "erf": (pt.erf, normal, "", "erf", "scipy.special.erf"),

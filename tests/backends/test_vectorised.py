@@ -52,6 +52,8 @@ ODD: dict[str, tuple[float, ...]] = {
         *(0, INF, NAN),
     ),
     "atan": (0.0, -0.0, np.pi / 4, np.pi / 2, -np.pi / 2, NAN),
+    "sin": (0.0, -0.0, np.sin(1), NAN, NAN, NAN),
+    "cos": (1, 1, np.cos(1), NAN, NAN, NAN),
     "i0e": (1, 1, scipy.special.i0e(1), 0, 0, NAN),
     "i1e": (0.0, -0.0, scipy.special.i1e(1), 0.0, -0.0, NAN),
     "gammaln": (INF, INF, 0, INF, INF, NAN),
@@ -109,7 +111,7 @@ def test_odd_points(name: str, dtype: Any) -> None:
 
 def test_subnormal_numbers() -> None:
     small = np.array([5e-324, -5e-324, 3e-310, 2.2e-308])
-    for name in ("expm1", "log1p", "tanh", "sinh"):
+    for name in ("expm1", "log1p", "tanh", "sinh", "sin"):
         np.testing.assert_array_equal(results(name, small), small)
     np.testing.assert_allclose(
         results("erf", small[2:]), small[2:] * 2 / np.sqrt(np.pi), rtol=1e-14

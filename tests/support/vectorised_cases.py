@@ -83,6 +83,12 @@ def reflected(x: Any, function: Callable[[Any], Any]) -> Any:
 
 _EXPONENTS = magnitudes(1e-37, 1e38)
 _SMALL, _LESS = magnitudes(1e-37, 1), magnitudes(-1e-37, -1)
+_LARGE = magnitudes(-1e38, -1e308)
+# The numbers of each format that are nearest to multiples of pi / 2, and some others near to them.
+_TURNS = (
+    *(np.pi / 2, np.pi, 3 * np.pi / 2, 1e6 * np.pi, 6381956970095103 * 2.0**797),
+    *(16367173 * 2.0**72, float(np.float32(np.pi)), float(np.float32(np.pi / 2)), 1e22),
+)
 CASES: dict[str, Case] = {
     "exp": Case("exponentials", mp.exp, (normal(), evenly(-87, 88), evenly(-745, 709), _SMALL)),
     "exp2": Case(
@@ -149,6 +155,18 @@ CASES: dict[str, Case] = {
         mp.atan,
         (normal(), normal(0.1), _SMALL, _LESS, _EXPONENTS),
         odd=(0.41421356237309503, 0.4142136, 2.414213562373095, 2.4142137),
+    ),
+    "sin": Case(
+        "angles",
+        mp.sin,
+        (normal(), evenly(-100, 100), _SMALL, _LESS, _EXPONENTS, _LARGE),
+        odd=_TURNS,
+    ),
+    "cos": Case(
+        "angles",
+        mp.cos,
+        (normal(), evenly(-100, 100), _SMALL, _LESS, _EXPONENTS, _LARGE),
+        odd=_TURNS,
     ),
     "i0e": Case(
         "bessel",

@@ -1,7 +1,7 @@
 """The gamma function's logarithm and its derivatives.
 
-Large arguments: Stirling's series (Abramowitz and Stegun, 6.1.40, 6.3.18, 6.4.12). Smaller ones are
-moved by the recurrence, negative ones by the reflection.
+Large arguments: Stirling's series (Abramowitz and Stegun, 6.1.40, 6.3.18, 6.4.12), of which a
+polynomial fits the rest. Smaller ones are moved by the recurrence, negative ones by the reflection.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from synkhronos._backends.vectorised.logarithms import log_of_positive
 from synkhronos._backends.vectorised.quotients import quotient
 from synkhronos._backends.vectorised.real import Real, Truth, product, sum_of_two, where
 
-_LARGE = 8.0  # from here on `gammaln` uses Stirling's series
+_LARGE = 3.0  # from here on `gammaln` uses Stirling's series
 _STEPS = 4  # of the recurrence, for the derivatives of arguments below
 _PI = 3.141592653589793
 _PI_TAIL = 1.2246467991473532e-16, -8.742278000372485e-08
@@ -37,18 +37,12 @@ def _sine(r: Real) -> Real:
 def gammaln(x: Real) -> Real:
     """log(|gamma(x)|): by a polynomial between 2 and 3, to which the recurrence leads."""
     negative, y = _positive(x)
-    large = y >= _LARGE
-    z, product = y, y.like(1.0)
-    for _ in range(5):
-        above = z >= 3.0
-        z = where(above, z - 1.0, z)
-        product = where(above, product * z, product)
-    below_1, below_2 = y < 1.0, y < 2.0
-    d = where(below_1, y, where(below_2, y - 1.0, z - 2.0))
-    product = where(below_2, where(below_1, y.fused(y, y), y), product)
-    argument = where(large, y.at_most(y.format.largest), product)
-    found = log_of_positive(argument)
-    middle = d.fused(d.polynomial("gammaln"), where(below_2, -found, found))
+    large, below_1, below_2 = y >= _LARGE, y < 1.0, y < 2.0
+    d = where(below_1, y, where(below_2, y - 1.0, y - 2.0))
+    above = where(large | below_2, y.at_most(y.format.largest), 1.0)
+    argument = where(below_1, y.fused(y, y), above)
+    log = log_of_positive(argument)
+    middle = d.fused(d.polynomial("gammaln"), -log)
     inverse = 1.0 / y
     far = (y - 0.5).fused(
         log_of_positive(argument, -1.0),
@@ -56,7 +50,8 @@ def gammaln(x: Real) -> Real:
     )
     found = where(y > 0.0, where(large, far, middle), float("inf"))
     sine = abs(_sine(_from_integer(x)))
-    mirrored = -log_of_positive(where(negative, sine, 1.0)) - found
+    lost = (1.0 - y) - x  # by 1 - x; the derivative is about log(y)
+    mirrored = -log_of_positive(where(negative, sine, 1.0)) - lost.fused(log, found)
     mirrored = where(sine.equals(0.0), float("inf"), mirrored)
     found = where(negative, mirrored, found)
     return where(x <= float("inf"), found, x)

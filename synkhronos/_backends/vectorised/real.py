@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
+from numba.core import cgutils
 
 from synkhronos._backends.vectorised.coefficients import COEFFICIENTS
 
@@ -54,8 +55,8 @@ class Format:
         return (2.0 - 2.0**-self.fraction) * 2.0**self.bias
 
 
-_DOUBLE = Format(64, 52, 1023, ir.DoubleType(), ir.IntType(64))
-_SINGLE = Format(32, 23, 127, ir.FloatType(), ir.IntType(32))
+DOUBLE = Format(64, 52, 1023, ir.DoubleType(), ir.IntType(64))
+SINGLE = Format(32, 23, 127, ir.FloatType(), ir.IntType(32))
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Real:
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder = builder
         self.value = value
-        self.format = _DOUBLE if value.type == _DOUBLE.type else _SINGLE
+        self.format = DOUBLE if value.type == DOUBLE.type else SINGLE
 
     def like(self, number: Real | float) -> Real:
         """A constant of the same format; a `Real` stays as it is."""
@@ -95,7 +96,7 @@ class Real:
 
     def pick(self, double: float, single: float) -> Real:
         """A constant that depends on the format."""
-        return self.like(double if self.format is _DOUBLE else single)
+        return self.like(double if self.format is DOUBLE else single)
 
     def _made(self, operation: Any, *others: Real | float) -> Real:
         return Real(self.builder, operation(self.value, *[self.like(v).value for v in others]))
@@ -159,6 +160,14 @@ class Real:
         values = [self.value, *[self.like(v).value for v in others]]
         return Real(self.builder, self.builder.call(function, values))
 
+    def double(self) -> Real:
+        """The same number in float64."""
+        return Real(self.builder, self.builder.fpext(self.value, DOUBLE.type))
+
+    def single(self) -> Real:
+        """The nearest number in float32."""
+        return Real(self.builder, self.builder.fptrunc(self.value, SINGLE.type))
+
     def fused(self, factor: Real | float, term: Real | float) -> Real:
         """Self * factor + term, rounded once where the processor can do so."""
         return self._called("llvm.fmuladd", factor, term)
@@ -206,6 +215,40 @@ class Real:
         kept = self.builder.and_(word, ir.Constant(form.word, -1 << dropped))
         return Real(self.builder, self.builder.bitcast(kept, form.type))
 
+    def bit(self, place: int) -> Truth:
+        """Whether an integer, whose magnitude is small, has this bit; the last one is 0."""
+        b, word = self.builder, self.format.word
+        low = b.bitcast((self + self.format.shifter).value, word)
+        found = b.and_(low, ir.Constant(word, 1 << place))
+        return Truth(b, b.icmp_unsigned("!=", found, ir.Constant(word, 0)))
+
+    def looked_up(self, rows: Sequence[Sequence[float]], exponents: int) -> tuple[Real, list[Real]]:
+        """This number times a power of two, and the row of a table for its exponent.
+
+        Each row is for so many exponents, a power of two, and the first one also for those below
+        that of 2. The number is at least 0 and finite; if it is 2 or larger, the product is from 2
+        to 2**(exponents + 1).
+        """
+        form, b = self.format, self.builder
+        kept = -exponents << form.fraction
+        word = b.and_(b.bitcast(self.at_least(2.0).value, form.word), ir.Constant(form.word, kept))
+        one = (2 * form.bias + 1) << form.fraction
+        scale = Real(b, b.bitcast(b.sub(ir.Constant(form.word, one), word), form.type))
+        first = (form.bias + 1) // exponents
+        number = b.lshr(word, ir.Constant(form.word, form.fraction + exponents.bit_length() - 1))
+        row = b.zext(b.sub(number, ir.Constant(form.word, first)), DOUBLE.word)
+        numbers = ir.Constant(
+            ir.ArrayType(form.type, sum(map(len, rows))), [v for row in rows for v in row]
+        )
+        table = cgutils.global_constant(b, f"rows_{form.bits}", numbers)
+        begin = b.mul(row, ir.Constant(row.type, len(rows[0])))
+        found = []
+        for i in range(len(rows[0])):
+            at = b.add(begin, ir.Constant(row.type, i))
+            place = b.gep(table, [ir.Constant(row.type, 0), at], inbounds=True)
+            found.append(Real(b, b.load(place)))
+        return self * scale, found
+
     def split(self) -> tuple[Real, Real]:
         """(k, m) with self = 2**k m, m from sqrt(1/2) to sqrt(2), of a normal number above 0."""
         form, b = self.format, self.builder
@@ -214,7 +257,7 @@ class Real:
             return ir.Constant(form.word, value)
 
         one = form.bias << form.fraction
-        low = 0x3FE6A09E667F3BCD if form is _DOUBLE else 0x3F3504F3  # sqrt(1/2)
+        low = 0x3FE6A09E667F3BCD if form is DOUBLE else 0x3F3504F3  # sqrt(1/2)
         raised = b.add(b.bitcast(self.value, form.word), word(one - low))
         shifter = (form.fraction + form.bias << form.fraction) | 1 << (form.fraction - 1)
         exponent = b.or_(b.lshr(raised, word(form.fraction)), word(shifter))

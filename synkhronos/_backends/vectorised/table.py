@@ -21,6 +21,8 @@ TABLE: dict[type, tuple[str, str]] = {
     ps.Sinh: ("exponentials", "sinh"),
     ps.Cosh: ("exponentials", "cosh"),
     ps.ArcTan: ("angles", "atan"),
+    ps.Sin: ("angles", "sin"),
+    ps.Cos: ("angles", "cos"),
     ps.Log: ("logarithms", "log"),
     ps.Log1p: ("logarithms", "log1p"),
     ps.Log2: ("powers", "log2"),
