@@ -12,6 +12,7 @@ then rounded to its format. That is within a small factor of the best one (Trefe
 from __future__ import annotations
 
 import argparse
+import functools
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -116,6 +117,38 @@ def stirling(x: Number) -> Number:
     return (mp.loggamma(x) - (x - 0.5) * mp.log(x) + x - mp.log(2 * mp.pi) / 2) * x
 
 
+@functools.cache
+def inverse_of_erf(w: Number) -> Number:
+    """The inverse of erf at z over z, z * z = 1 - exp(-w): Newton's method for log(erfc)."""
+    if w < mp.mpf(10) ** -25:
+        return mp.sqrt(mp.pi) / 2
+    z = mp.sqrt(-mp.expm1(-w))
+    y = mp.exp(-w) / (1 + z)  # 1 - z
+    found = mp.sqrt(mp.pi) / 2 * z if w < 3 else mp.sqrt(w - mp.log(mp.pi * w) / 2)
+    for _ in range(60):
+        tail = mp.erfc(found)
+        excess = mp.erf(found) - z if w < 1 else tail * mp.log(y / tail)
+        step = excess / (2 / mp.sqrt(mp.pi) * mp.exp(-found * found))
+        found -= step
+        if abs(step) < abs(found) * mp.mpf(10) ** -40:
+            return found / z
+    raise ArithmeticError(f"no inverse for {w}")
+
+
+def inverse_of_erf_near(t: Number) -> Number:
+    """The slope of the inverse over z from w = 0 to 4.5 (1 + t)."""
+    w = 4.5 * (1 + t)
+    if w < mp.mpf(10) ** -25:
+        return mp.sqrt(mp.pi) * mp.pi / 24
+    return (inverse_of_erf(w) - inverse_of_erf(mp.mpf(0))) / w
+
+
+def inverse_of_erf_far(t: Number) -> Number:
+    """The inverse over s = sqrt(w), as a function of t = 6.72 / s - 1.24, s from 3 to 28."""
+    s = 672 / (100 * t + 124)
+    return inverse_of_erf(s**2) * mp.sqrt(-mp.expm1(-(s**2))) / s
+
+
 def bessel_far(order: int) -> Callable[[Number], Number]:
     """sqrt(x) exp(-x) I(x) as a function of t = 8 / x - 1."""
 
@@ -169,6 +202,8 @@ def fits() -> dict[str, Fit]:
             scale=0.375,
             constant_in_two=True,
         ),
+        "erfinv": Fit(inverse_of_erf_near, -1, 1, (29, 13), scale=0.3),
+        "erfinv_far": Fit(inverse_of_erf_far, -1, 1, (36, 11), scale=0.85, constant_in_two=True),
         "gammaln": Fit(unless_zero(lambda z: mp.loggamma(2 + z) / z, 1 - euler), 0, 1, (16, 7)),
         "stirling": Fit(
             of_square(lambda s: stirling(1 / s), mp.mpf(1) / 12), 0, mp.mpf(1) / 9, (10, 3), scale=6

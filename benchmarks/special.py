@@ -39,6 +39,10 @@ def positive(r: np.random.Generator, n: int) -> Array:
     return r.gamma(2.0, 2.0, n)
 
 
+def inside(r: np.random.Generator, n: int) -> Array:
+    return r.uniform(0, 1, n)
+
+
 # PyTensor's function, where it is looked at, and the names in numpy, scipy.special and JAX.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Any, str, str, str]] = {
     "exp": (pt.exp, normal, "exp", "", "numpy.exp"),
@@ -62,6 +66,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Any, str, str, str]] = {
     "erf": (pt.erf, normal, "", "erf", "scipy.special.erf"),
     "erfc": (pt.erfc, normal, "", "erfc", "scipy.special.erfc"),
     "erfcx": (pt.erfcx, normal, "", "erfcx", ""),
+    "erfinv": (pt.erfinv, inside, "", "erfinv", "scipy.special.erfinv"),
+    "erfcinv": (pt.erfcinv, inside, "", "erfcinv", ""),
     "gammaln": (pt.gammaln, positive, "", "gammaln", "scipy.special.gammaln"),
     "digamma": (pt.psi, positive, "", "digamma", "scipy.special.digamma"),
     "trigamma": (pt.tri_gamma, positive, "", "", ""),

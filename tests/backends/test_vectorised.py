@@ -45,6 +45,8 @@ ODD: dict[str, tuple[float, ...]] = {
     "erf": (0.0, -0.0, scipy.special.erf(1), 1, -1, NAN),
     "erfc": (1, 1, scipy.special.erfc(1), 0, 2, NAN),
     "erfcx": (1, 1, scipy.special.erfcx(1), 0, INF, NAN),
+    "erfinv": (0.0, -0.0, INF, NAN, NAN, NAN),
+    "erfcinv": (INF, INF, 0, NAN, NAN, NAN),
     "log_ndtr": (-np.log(2), -np.log(2), scipy.special.log_ndtr(1), 0, -INF, NAN),
     "mills": (
         *[np.sqrt(2 / np.pi)] * 2,

@@ -72,6 +72,24 @@ def scaled_tail(x: Any) -> Any:
     return mp.exp(x * x) * mp.erfc(x)
 
 
+def erfinv(x: Any) -> Any:
+    return mp.erfinv(x) if abs(x) < 0.9 else mp.sign(x) * erfcinv(1 - abs(x))
+
+
+def erfcinv(y: Any) -> Any:
+    """By Newton's method for log(erfc)."""
+    if y == 0:
+        return mp.inf
+    found = mp.sqrt(-mp.log(y * (2 - y)))
+    for _ in range(40):
+        tail = mp.erfc(found)
+        step = mp.log(y / tail) * tail / (2 / mp.sqrt(mp.pi) * mp.exp(-found * found))
+        found -= step
+        if abs(step) < mp.mpf(10) ** -30 * abs(found):
+            break
+    return found
+
+
 def log1mexp(x: Any) -> Any:
     return mp.log(-mp.expm1(x))
 
@@ -143,6 +161,21 @@ CASES: dict[str, Case] = {
         "normal",
         scaled_tail,
         (normal(), evenly(-8, 30), evenly(-26, 0), _EXPONENTS),
+    ),
+    "erfinv": Case(
+        "quantiles", erfinv, (evenly(-1, 1), _SMALL, _LESS, lambda r, n: 1 - _SMALL(r, n))
+    ),
+    "erfcinv": Case(
+        "quantiles",
+        lambda y: erfinv(1 - y) if y > 0.5 else erfcinv(y),
+        (
+            evenly(0, 2),
+            evenly(0.9, 1.1),
+            _SMALL,
+            magnitudes(1e-307, 1),
+            lambda r, n: 2 - _SMALL(r, n),
+        ),
+        odd=(0.00012340, 1.9998766),
     ),
     "log_ndtr": Case("normal", log_tail, (normal(), evenly(-30, 12), evenly(-1, 1), _LESS)),
     "mills": Case(

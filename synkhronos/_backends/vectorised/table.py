@@ -31,6 +31,8 @@ TABLE: dict[type, tuple[str, str]] = {
     psm.Erf: ("normal", "erf"),
     psm.Erfc: ("normal", "erfc"),
     psm.Erfcx: ("normal", "erfcx"),
+    psm.Erfinv: ("quantiles", "erfinv"),
+    psm.Erfcinv: ("quantiles", "erfcinv"),
     LogNdtr: ("normal", "log_ndtr"),
     Mills: ("normal", "mills"),
     psm.GammaLn: ("gammas", "gammaln"),
