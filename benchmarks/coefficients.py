@@ -202,7 +202,7 @@ def fits() -> dict[str, Fit]:
             scale=0.375,
             constant_in_two=True,
         ),
-        "erfinv": Fit(inverse_of_erf_near, -1, 1, (29, 13), scale=0.3),
+        "erfinv": Fit(inverse_of_erf_near, -1, 1, (29, 13), scale=0.3, constant_in_two=True),
         "erfinv_far": Fit(inverse_of_erf_far, -1, 1, (36, 11), scale=0.85, constant_in_two=True),
         "gammaln": Fit(unless_zero(lambda z: mp.loggamma(2 + z) / z, 1 - euler), 0, 1, (16, 7)),
         "stirling": Fit(

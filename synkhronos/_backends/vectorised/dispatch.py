@@ -19,7 +19,7 @@ from synkhronos._backends.vectorised.code import inlined
 from synkhronos._backends.vectorised.op import Vectorised, has_vectorised
 from synkhronos._backends.vectorised.table import TABLE
 
-VERSION = 14  # part of the key of cached machine code: change it whenever the code changes
+VERSION = 18  # part of the key of cached machine code: change it whenever the code changes
 
 
 @register_funcify_and_cache_key(Vectorised)  # type: ignore[untyped-decorator]

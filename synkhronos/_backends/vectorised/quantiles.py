@@ -7,7 +7,7 @@ out one in 1 / sqrt(w) (after M. Giles, "Approximating the erfinv function", GPU
 from __future__ import annotations
 
 from synkhronos._backends.vectorised.logarithms import log_of_positive
-from synkhronos._backends.vectorised.real import Real, Truth, where
+from synkhronos._backends.vectorised.real import Real, Truth, sum_of_two, where
 
 _FAR = 9.0  # of w
 _ROOT = 0.886226925452758, 0.8862269520759583  # sqrt(pi) / 2
@@ -19,10 +19,10 @@ def _quantile(z: Real, lost: Real, rest: Real) -> Real:
     """The magnitude of the inverse at z + lost, where 1 - z * z is `rest`."""
     w = (-log_of_positive(rest)).between(z.like(0.0), z.like(_LARGEST))
     small = w.at_most(_FAR)
-    slope = small.fused(2.0 / _FAR, -1.0).polynomial("erfinv")
-    more = small.fused(slope, z.pick(*_ROOT_TAIL))
-    one = z.pick(*_ROOT)
-    near = z.fused(one, z.fused(more, lost * (more + one)))
+    constant, more = small.fused(2.0 / _FAR, -1.0).constant_and_rest("erfinv")
+    more = small.fused(constant, small.fused(more, z.pick(*_ROOT_TAIL)))
+    total, tail = sum_of_two(more, z.pick(*_ROOT))
+    near = z.fused(total, z.fused(tail, lost * total))
     root = w.at_least(_FAR).root()
     rest_of_root = (-root).fused(root, w) * (0.5 / root)
     constant, more = (1.0 / root).fused(6.72, -1.24).constant_and_rest("erfinv_far")
