@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pymc.distributions.dist_math import I0e, I1e, normal_lccdf, normal_lcdf
+from pymc.distributions.dist_math import I0e, I1e, i0e, normal_lccdf, normal_lcdf
 from pymc.logprob.utils import local_remove_check_parameter
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Constant, Variable, equal_computations
@@ -115,6 +115,20 @@ def _as_pymc(z: Any) -> Any:
     return log_ndtr(z * (math.sqrt(2) / root)) + switch(z < -1.0, pt.sqr(z) * part, 0.0)
 
 
+@node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
+def _scale_bessel(fgraph: Any, node: Any) -> Any:
+    """log(i0(x)) -> log(i0e(x)) + |x|, which does not overflow from x = 714 on."""
+    del fgraph
+    inner = node.inputs[0].owner
+    if not isinstance(node.op.scalar_op, ps.Log) or inner is None:
+        return None
+    if not _is_elementwise(inner, psm.I0):
+        return None
+    x = inner.inputs[0]
+    found: Any = node.op(i0e(x)) + abs(x)
+    return [found] if found.type == node.outputs[0].type else None
+
+
 def _is_elementwise(node: Any, kind: type) -> bool:
     return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, kind)
 
@@ -122,10 +136,11 @@ def _is_elementwise(node: Any, kind: type) -> bool:
 def with_named_tails(outputs: Sequence[Any]) -> list[Any]:
     """Copies of graphs in which normal tails are operations with a derivative of their own.
 
-    The derivative of PyMC's formula takes a difference of large numbers far out in the tail.
+    The derivative of PyMC's formula takes a difference of large numbers far out in the tail. The
+    logarithm of a Bessel function follows from the scaled one.
     """
     graph = FunctionGraph(outputs=clone_replace(list(outputs)), clone=False)
-    dfs_rewriter(_name_normal_tail).rewrite(graph)
+    dfs_rewriter(_name_normal_tail, _scale_bessel).rewrite(graph)
     return list(graph.outputs)
 
 

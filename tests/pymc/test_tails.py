@@ -46,6 +46,19 @@ def test_other_formulas_are_left_alone() -> None:
     assert LogNdtr not in kinds(with_named_tails(others))
 
 
+def test_logarithms_of_a_bessel_function_do_not_overflow() -> None:
+    x = pt.vector("x", dtype="float64")
+    [found] = with_named_tails([pt.log(pt.i0(x))])
+    f = pytensor.function([x], [found, pt.grad(found.sum(), x)], mode="FAST_COMPILE")
+    value, slope = f(np.array([-2.0, 0.5, 900.0]))
+    with mp.workdps(50):
+        for at, v, s in zip((-2, 0.5, 900), value, slope, strict=True):
+            exact = mp.besseli(0, at)
+            assert abs(v / mp.log(exact) - 1) < 1e-14
+            assert abs(s / (mp.besseli(1, at) / exact) - 1) < 1e-14
+    assert with_named_tails([pt.log(x)])[0].owner.inputs == [x]
+
+
 def test_derivatives_far_out() -> None:
     """The derivative of the formula is a difference of large numbers there."""
     x = pt.vector("x", dtype="float64")
