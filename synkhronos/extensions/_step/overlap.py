@@ -2,7 +2,8 @@
 
 Behind each gradient stands an operation that tells of it (`ops._ready`). The listener here copies
 the gradient to the member's flat vector, counts it in a word that the node's summing process reads,
-and wakes that process when a chunk is whole. Gradients without such a word are published at the end.
+and wakes that process when a chunk is whole. Gradients without such a word are published at the
+end.
 """
 
 from __future__ import annotations
