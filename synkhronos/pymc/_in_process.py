@@ -53,14 +53,14 @@ class DataInGraph:
             self.valid.tag.kept = self  # with each graph and function that reads it
             for part in self._parts:
                 for each in part.shareds:
-                    follow(each, self)
+                    follow(each, self.refresh)
 
     def refresh(self) -> None:
         """Compute them anew from the data of the model."""
         self.valid.set_value(np.float64(np.nan))  # until all of them are known
         try:
             arrays = [_arrays(part) if part.shareds else [] for part in self._parts]
-        except Exception as exc:  # of any operation that computes data from data
+        except ValueError as exc:  # an InputError, or of an operation that computes data from data
             log.debug("the log-density is NaN until data fit together: %s", exc)
             return
         for variables, found in zip(self.variables, arrays, strict=True):

@@ -159,7 +159,7 @@ def test_a_variable_of_the_user_is_followed_as_long_as_a_function_reads_it() -> 
     np.testing.assert_allclose(compiled(at[0]), evaluated(model, at)[0][0], rtol=1e-10)
     del compiled
     gc.collect()
-    assert not list(shared.container.followers)
+    assert not shared.container.alive()
 
 
 def test_the_density_is_nan_while_data_cannot_be_multiplied() -> None:
