@@ -11,7 +11,7 @@ from synkhronos._plan.chunks import Chunk
 
 @dataclass(frozen=True)
 class Sums:
-    """What is added up in each step.
+    """Vectors that are added up in each step, and how.
 
     Attributes
     ----------

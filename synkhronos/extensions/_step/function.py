@@ -131,6 +131,9 @@ class TrainFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
             changed.
         WorkerError
             A member raised. If it did so while it computed, no value has changed.
+        GroupError
+            With ``overlap=True``: a process that adds up between nodes has ended. No value has
+            changed, and the next step starts another one.
         StateTorn
             An earlier step failed in the middle of its update.
 
