@@ -53,10 +53,21 @@ def compressed(
                 array = _neighbours(array.astype(np.float32), chance)
             return array.astype(np.float16).view(np.uint16)
         bits = array.astype(np.float32).view(np.uint32)
-    ties_to_even = 0x7FFF + ((bits >> 16) & 1)
-    more = ties_to_even if chance is None else _sixteen(chance, bits.shape)
-    rounded = (bits + more) >> 16  # infinity stays, since its lower bits are zero
-    return np.where(np.isnan(array), 0x7FC0, rounded).astype(np.uint16)
+    bits += _ties_to_even(bits) if chance is None else _sixteen(chance, bits.shape)
+    bits >>= 16  # infinity stays, since its lower bits are zero
+    found = bits.astype(np.uint16)
+    undefined = np.isnan(array)
+    if undefined.any():
+        found[undefined] = 0x7FC0
+    return found
+
+
+def _ties_to_even(bits: np.ndarray) -> np.ndarray:
+    """The amount by which floats, as integers, round to the nearest of 16 bits."""
+    more = bits >> 16
+    more &= 1
+    more += 0x7FFF
+    return more
 
 
 def _neighbours(array: np.ndarray, chance: np.random.Generator) -> np.ndarray:
