@@ -3,9 +3,10 @@
     python benchmarks/lean.py [--cold [CASE ...]] [--rounds 2] [--without NAME ...]
 
 The first table gives medians of calls that take turns, with one thread. With ``--cold``, each cell
-is the first call in a process of its own with empty caches, of a group of one member: with all of
-the package's parts, without each of them, and without any. Rounds take turns; seconds are
-processor time, since other work on the machine changes that less. Steps are minima.
+is the first call in a process of its own with empty caches, of a group of one member or of
+`synk.pymc.fast`: with all of the package's parts, without each of them that it uses, without any,
+and in plain PyTensor. Rounds take turns; seconds are processor time, since other work on the
+machine changes that less, and the least of all rounds.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def medians(inputs: list[Any], outputs: Any, data: list[np.ndarray]) -> list[flo
 
 
 PARTS = ("Dot", "CAReduce", "Alloc", "SpecifyShape", "Split", "linker", "constants")
-COLD = ("mlp", "cnn", "lstm", "fit", "logistic", "election88")
+GALLERY = ("election88", "radon", "cumulative")  # models of pymc_gallery.py
+COLD = ("mlp", "cnn", "lstm", "fit", "logistic", *GALLERY)
 
 
 def leave_out(part: str) -> None:
@@ -87,13 +89,13 @@ def leave_out(part: str) -> None:
         del rewrite._KNOWN[kind]
 
 
-def first_call(case: str) -> Callable[[], Any]:
-    """A function that compiles and makes the first call, of a group of one member."""
+def first_call(case: str, plain: bool) -> Callable[[], Any]:
+    """A function that compiles and makes the first call."""
     import start
 
     if case == "fit":
         return first_fit()
-    return first_fast(case) if case == "election88" else start.first_call(case, 1)
+    return first_fast(case, plain) if case in GALLERY else start.first_call(case, 0 if plain else 1)
 
 
 def first_fit() -> Callable[[], Any]:
@@ -111,8 +113,8 @@ def first_fit() -> Callable[[], Any]:
     )
 
 
-def first_fast(name: str) -> Callable[[], Any]:
-    """Value and gradient of `synk.pymc.fast` of a model of the gallery."""
+def first_fast(name: str, plain: bool) -> Callable[[], Any]:
+    """Value and gradient of a model of the gallery."""
     from pymc_gallery_models import MODELS, with_data
     from pymc_gradient import compiled
 
@@ -121,7 +123,7 @@ def first_fast(name: str) -> Callable[[], Any]:
     model = with_data(MODELS[name])
     point = model.initial_point(0)
     theta = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars])
-    return lambda: compiled(synk.pymc.fast(model), "NUMBA")(theta)
+    return lambda: compiled(model if plain else synk.pymc.fast(model), "NUMBA")(theta)
 
 
 def child(case: str, left_out: list[str]) -> None:
@@ -129,7 +131,8 @@ def child(case: str, left_out: list[str]) -> None:
     import synkhronos as synk
     from synkhronos._backends.lean import rewrite
 
-    for part in left_out:
+    plain = left_out == ["plain"]
+    for part in [] if plain else left_out:
         leave_out(part)
     used: set[str] = set()
     lean_of = rewrite.Lean
@@ -139,11 +142,11 @@ def child(case: str, left_out: list[str]) -> None:
         return lean_of(op)
 
     rewrite.Lean = noted
-    call = first_call(case)
+    call = first_call(case, plain)
     began = processor_seconds()
     call()
     print(processor_seconds() - began, *sorted(used))
-    if case != "election88":
+    if case not in GALLERY:
         synk.close()
 
 
@@ -176,6 +179,8 @@ def first_calls(cases: list[str], rounds: int, parts: list[str]) -> None:
         _, used = cold(case, [])
         fit = [p for p in parts if p in (*used, "linker", "constants")]
         variants = {"all": [], **{part: [part] for part in fit}, "any": list(PARTS)}
+        if case != "fit":
+            variants["plain"] = ["plain"]
         found: dict[str, list[float]] = {name: [] for name in variants}
         for _ in range(rounds):
             for name, left_out in variants.items():
@@ -183,7 +188,7 @@ def first_calls(cases: list[str], rounds: int, parts: list[str]) -> None:
         least = {name: min(times) for name, times in found.items()}
         rows = [
             [
-                "with all" if name == "all" else f"without {name}",
+                {"all": "with all", "plain": "plain PyTensor"}.get(name, f"without {name}"),
                 f"{seconds:.2f}",
                 f"{100 * (seconds / least['all'] - 1):+.1f} %",
                 " ".join(f"{s:.2f}" for s in found[name]),

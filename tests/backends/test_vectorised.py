@@ -176,10 +176,10 @@ def test_poles_of_the_gamma_function() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["exp", "log", "sigmoid", "tanh", "erf", "log_ndtr", "digamma", "atan"]
+    "name", ["exp", "log", "sigmoid", "tanh", "erf", "erfinv", "log_ndtr", "digamma", "atan"]
 )
 def test_no_step_backwards(name: str) -> None:
-    low, high = {"log": (1e-3, 20), "digamma": (1e-3, 20)}.get(name, (-6, 6))
+    low, high = {"log": (1e-3, 20), "digamma": (1e-3, 20), "erfinv": (-1, 1)}.get(name, (-6, 6))
     x = np.sort(np.random.default_rng(2).uniform(low, high, 1_000_000))
     assert (np.diff(results(name, x)) >= 0).all()
 
@@ -239,6 +239,7 @@ def _arithmetic(*names: str) -> int:
         (("erf", "erfc"), 0.4),
         (("erfc", "erfcx"), 0.2),
         (("exp", "expm1"), 0.3),
+        (("sin", "cos"), 0.4),
     ],
 )
 def test_functions_of_one_argument_share_their_parts(names: tuple[str, str], least: float) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import Any
 
+import numba
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -24,6 +26,7 @@ from synkhronos._backends.vectorised.table import TABLE
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.pymc._rewrites import hinders_vectorising
 
+CPU = numba.core.codegen.get_host_cpu_features()
 VALUE = np.array([0.3, 0.5, 1.5, 2.5, 20.0])
 
 
@@ -209,6 +212,20 @@ def test_short_axes_are_no_loops() -> None:
             found = fast(*given)
             assert found.shape == plain(*given).shape, what
             np.testing.assert_allclose(found, plain(*given), rtol=1e-15)
+
+
+@pytest.mark.skipif(not CPU or "+avx," not in f"{CPU},", reason="registers are for two numbers")
+@pytest.mark.parametrize("exponent", ["number", "constant"])
+def test_a_number_beside_an_array_becomes_part_of_the_loop(exponent: str) -> None:
+    """PyTensor puts a function around that of the loop, or a cast before the constant."""
+    x, a = pt.vector("x", dtype="float64"), pt.scalar("a", dtype="float64")
+    graph = x ** pt.exp(a) if exponent == "number" else x**1.75
+    with pytensor.config.change_flags(numba__cache=False):
+        fast = pytensor.function([x, a], graph, mode=lean("NUMBA"), on_unused_input="ignore")
+        expected = VALUE ** (np.exp(0.3) if exponent == "number" else 1.75)
+        np.testing.assert_allclose(fast(VALUE, 0.3), expected, rtol=1e-15)
+        [code] = fast.vm.jit_fn.inspect_asm().values()
+    assert re.search(r"vf?n?m(ul|add|sub)\w*pd\s.*%[yz]mm", code)
 
 
 def test_what_hinders_vectorising() -> None:

@@ -896,6 +896,16 @@ class Pool:
             raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_a_group_of_one_limits_threads_only_with_cores(given: bool) -> None:
+    """Else it has those of plain PyTensor."""
+    cores = [min(os.sched_getaffinity(0))] if given else None
+    with synk.Group(1, cores=cores) as group:
+        share = group.member.on_node.master_cores
+    assert (share is not None) == given
+    assert share is None or share.cores == cores
+
+
 def test_a_sandbox_that_refuses_to_bind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members run wherever the scheduler puts them."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from pytensor.link.numba.dispatch import scalar
+from pytensor.link.numba.dispatch import elemwise, scalar
 from pytensor.link.numba.dispatch.basic import (
     numba_funcify_and_cache_key,
     numba_njit,
@@ -14,12 +15,15 @@ from pytensor.link.numba.dispatch.basic import (
 )
 from pytensor.link.utils import fgraph_to_python
 from pytensor.scalar.basic import Composite
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.rewriting.fused_elemwise import FusedElemwise
+from pytensor.tensor.rewriting.scalarize import ScalarizedElemwise
 
 from synkhronos._backends.vectorised.code import inlined
 from synkhronos._backends.vectorised.op import Vectorised, has_vectorised
 from synkhronos._backends.vectorised.table import TABLE
 
-VERSION = 18  # part of the key of cached machine code: change it whenever the code changes
+VERSION = 20  # part of the key of cached machine code: change it whenever the code changes
 
 
 @register_funcify_and_cache_key(Vectorised)  # type: ignore[untyped-decorator]
@@ -57,3 +61,29 @@ def _funcify_composite(op: Any, node: Any, **kwargs: Any) -> tuple[Any, str | No
         **kwargs,
     )
     return numba_njit(source, forceinline=True), f"{key}.inlined.{VERSION}"
+
+
+def _inlined_njit(function: Any) -> Any:
+    return numba_njit(function, forceinline=True)
+
+
+_funcify_loop: Any = FunctionType(
+    elemwise.numba_funcify_FusedElemwise.__code__,
+    {**vars(elemwise), "numba_basic": SimpleNamespace(numba_njit=_inlined_njit)},
+    argdefs=elemwise.numba_funcify_FusedElemwise.__defaults__,
+)
+
+
+@register_funcify_and_cache_key(FusedElemwise)  # type: ignore[untyped-decorator]
+@register_funcify_and_cache_key(ScalarizedElemwise)  # type: ignore[untyped-decorator]
+def _funcify_fused(op: Any, node: Any, **kwargs: Any) -> tuple[Any, str | None]:
+    """Return PyTensor's loop, of which functions of numbers become part whatever their size.
+
+    PyTensor puts one around the loop's own function if an input is a number.
+    """
+    [inner] = [n for n in op.fgraph.apply_nodes if isinstance(n.op, Elemwise)]
+    if not has_vectorised(inner.op.scalar_op):
+        found: tuple[Any, str | None] = elemwise.numba_funcify_FusedElemwise(op, node, **kwargs)
+        return found
+    function, key = _funcify_loop(op, node, **kwargs)
+    return function, None if key is None else f"{key}.inlined.{VERSION}"

@@ -11,9 +11,11 @@ from typing import Any
 
 from pytensor.compile.mode import optdb
 from pytensor.compile.rewriting import inline_ofg_node
+from pytensor.tensor.basic import constant
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import cast
 from pytensor.tensor.symbolic import FusibleSymbolicOp, FusibleSymbolicOpDerivative
+from pytensor.tensor.variable import TensorConstant
 
 from synkhronos._backends.vectorised.op import Vectorised, has_vectorised
 from synkhronos._backends.vectorised.table import has_code
@@ -66,9 +68,18 @@ class _Replace(Where):
             return
         for variable in found:
             dtype = variable.type.dtype
-            given = [v if v.type.dtype == dtype else cast(v, dtype) for v in variable.owner.inputs]
+            given = [_of_dtype(v, dtype) for v in variable.owner.inputs]
             new = Elemwise(Vectorised(variable.owner.op.scalar_op))(*given)
             fgraph.replace(variable, new, reason=_TAG)
+
+
+def _of_dtype(variable: Any, dtype: str) -> Any:
+    """The variable in this dtype. A constant stays one: PyTensor has folded constants before."""
+    if variable.type.dtype == dtype:
+        return variable
+    if isinstance(variable, TensorConstant):
+        return constant(variable.data.astype(dtype))
+    return cast(variable, dtype)
 
 
 class _Flatten(Where):
