@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils
 
 from synkhronos._backends.vectorised.coefficients import COEFFICIENTS
 
@@ -225,7 +224,7 @@ class Real:
     def looked_up(self, rows: Sequence[Sequence[float]], exponents: int) -> tuple[Real, list[Real]]:
         """This number times a power of two, and the row of a table for its exponent.
 
-        Each row is for so many exponents, a power of two, and the first one also for those below
+        Each row is for this number of exponents, a power of two; the first one also for those below
         that of 2. The number is at least 0 and finite; if it is 2 or larger, the product is from 2
         to 2**(exponents + 1).
         """
@@ -240,7 +239,8 @@ class Real:
         numbers = ir.Constant(
             ir.ArrayType(form.type, sum(map(len, rows))), [v for row in rows for v in row]
         )
-        table = cgutils.global_constant(b, f"rows_{form.bits}", numbers)
+        table = ir.GlobalVariable(b.module, numbers.type, b.module.get_unique_name("rows"))
+        table.linkage, table.global_constant, table.initializer = "internal", True, numbers
         begin = b.mul(row, ir.Constant(row.type, len(rows[0])))
         found = []
         for i in range(len(rows[0])):
