@@ -126,6 +126,10 @@ class MpiProcess:
     leaders: Leaders
     busy: bool = False
 
+    def awaited(self) -> tuple[tuple[int, ...], str]:
+        """The nodes that are late, for messages; while a group starts, no ranks are known."""
+        return (), ", ".join(f"node {node}" for node in self.leaders.missing())
+
     def idle(self) -> None:
         """Wait without watching a group, since there is none."""
         self.leaders.wait_with(_wait)
@@ -333,6 +337,7 @@ def lead_all(
             )
         settings = _ask(process, start)
         _watch(process, channel)
+        channel.inspector.elsewhere = process.awaited
         infos = _meet(process, _info(start, channel, settings))
         member = _member(process, start, channel, infos, master_cores)
     except BaseException:

@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from synkhronos._host.thread_pools import ThreadLimits, thread_pools
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 _libc = ctypes.CDLL(None)
+_CPUS = Path("/sys/devices/system/cpu")
 
 
 def available() -> list[int]:
@@ -41,9 +42,14 @@ def physical() -> int:
     return len({_place(core) for core in available()})
 
 
+def domains() -> int:
+    """The number of NUMA domains among them."""
+    return len({domain(core) for core in available()})
+
+
 def _place(core: int) -> tuple[int, int]:
     """The package and the physical core of a logical core."""
-    folder = Path(f"/sys/devices/system/cpu/cpu{core}/topology")
+    folder = _CPUS / f"cpu{core}" / "topology"
     try:
         package, number = (
             int((folder / name).read_text()) for name in ("physical_package_id", "core_id")
@@ -55,7 +61,7 @@ def _place(core: int) -> tuple[int, int]:
 
 def domain(core: int) -> int:
     """The NUMA domain of a core: its memory is nearer than that of others."""
-    folders = Path(f"/sys/devices/system/cpu/cpu{core}").glob("node[0-9]*")
+    folders = (_CPUS / f"cpu{core}").glob("node[0-9]*")
     return min((int(folder.name.removeprefix("node")) for folder in folders), default=0)
 
 
@@ -73,17 +79,28 @@ def _quota() -> int:
     return min(found, default=0)
 
 
+def shares(cores: Sequence[int], size: int) -> list[list[int]]:
+    """Divide cores of this machine among `size` members, as `share_out` does."""
+    return share_out(cores, size, domain, _place)
+
+
 def share_out(
-    cores: Sequence[int], size: int, domain_of: Callable[[int], int] = lambda core: 0
+    cores: Sequence[int],
+    size: int,
+    domain_of: Callable[[int], int] = lambda core: 0,
+    physical_of: Callable[[int], Hashable] = lambda core: core,
 ) -> list[list[int]]:
     """Divide cores among `size` members, adjacent ones together; too few cores are shared.
 
-    If there are as many members as NUMA domains, or more, each has cores of one domain only.
+    If there are as many members as NUMA domains, or more, each has cores of one domain only. If
+    there are enough physical cores, no two members have hyper-threads of the same one.
 
     >>> share_out([0, 1, 2, 3, 4], 2), share_out([0, 1], 3)
     ([[0, 1, 2], [3, 4]], [[0], [1], [0]])
     >>> share_out(range(8), 3, domain_of=lambda core: core // 4)
     [[0, 1], [2, 3], [4, 5, 6, 7]]
+    >>> share_out(range(6), 2, physical_of=lambda core: core // 2)
+    [[0, 1, 2, 3], [4, 5]]
     """
     if size >= len(cores):
         return [[cores[r % len(cores)]] for r in range(size)]
@@ -92,11 +109,17 @@ def share_out(
         members = [1] * len(domains)
         for _ in range(size - len(domains)):  # where most cores are left for each
             members[max(range(len(domains)), key=lambda i: len(domains[i]) / members[i])] += 1
-        shares = (share_out(*each) for each in zip(domains, members, strict=True))
-        return [share for found in shares for share in found]
-    small, extra = divmod(len(cores), size)
+        divided = (
+            share_out(found, count, physical_of=physical_of)
+            for found, count in zip(domains, members, strict=True)
+        )
+        return [share for found in divided for share in found]
+    units = [list(found) for _, found in itertools.groupby(cores, physical_of)]
+    if len(units) < size:
+        units = [[core] for core in cores]
+    small, extra = divmod(len(units), size)
     starts = [r * small + min(r, extra) for r in range(size + 1)]
-    return [list(cores[a:b]) for a, b in itertools.pairwise(starts)]
+    return [list(itertools.chain(*units[a:b])) for a, b in itertools.pairwise(starts)]
 
 
 def bound_to_one() -> bool:
@@ -120,7 +143,7 @@ def slice_of_launch(place: int, size: int, siblings: Sequence[int]) -> list[int]
         place, size = same.index(os.getpid()), len(same)
     elif len(ours) < (os.cpu_count() or 1):  # most likely the launcher bound it to cores of its own
         place, size = 0, 1
-    return share_out(available(), size, domain)[place]
+    return shares(available(), size)[place]
 
 
 def _affinity(pid: int) -> set[int]:
@@ -143,7 +166,7 @@ def divided(devices: Any, cores: object, size: int) -> list[list[int]]:
     if devices is None:
         given = available() if cores is None else list(cores)
         _check_ours(given, f"cores={shown(cores)}")
-        return share_out(given, size, domain)
+        return shares(given, size)
     found = [list(d) if hasattr(d, "__iter__") else [d] for d in devices]
     for given in found:
         _check_ours(given, f"devices={shown(devices)}")

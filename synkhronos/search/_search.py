@@ -18,7 +18,7 @@ from synkhronos._checks import (
     shown,
 )
 from synkhronos._errors import InputError, InputTypeError, StartFailed
-from synkhronos._host.cores import available, divided, domain, share_out
+from synkhronos._host.cores import available, divided, shares
 from synkhronos._host.system import trouble
 from synkhronos.search._ownership import owner, take_over
 from synkhronos.search._parent import Parent, inherited
@@ -170,7 +170,7 @@ def _cores(slots: object) -> list[list[int]]:
         if not slots:
             raise InputError("search: slots=[]: give the cores of at least one")
         return divided(slots, None, len(slots))[::-1]
-    return share_out(available(), check_integer("search: slots", slots, 1), domain)[::-1]
+    return shares(available(), check_integer("search: slots", slots, 1))[::-1]
 
 
 def _folder(given: Any) -> Path | None:

@@ -45,11 +45,16 @@ from synkhronos.testing import leaks
 
 LIMIT = 20.0  # seconds for a trial; a longer trial counts as hung
 _ATTACH = 5.0  # seconds for strace to attach
-_GONE = 1.0  # seconds for the scenario's other processes to end after its first one
+_HALTED = 60.0  # the group's limit for a command in which a member stops
+GONE = 1.0  # seconds for the scenario's other processes to end after its first one
+_MARK = "SYNK_TRIAL"  # in the environment of a trial's processes: the folder of the trial
+_TEMPORARY = "temporary"  # in that folder: temporary files of the trial's processes
 # A waiting member makes thousands of sched_yield calls in a row, which are all the same place.
 CALLS = "!sched_yield"
-KILL = "signal=SIGKILL"
+KILL, STOP = "signal=SIGKILL", "signal=SIGSTOP"
 NEVER = 65535  # the largest k that strace accepts
+# how strace's log reports that a signal has come; other faults have "(INJECTED)"
+_REPORTED = {KILL: "+++ killed by SIGKILL", STOP: "--- SIGSTOP {"}
 _CALL = re.compile(r"(\w+)\(")  # a system call in strace's log; other lines report signals, exits
 
 
@@ -69,6 +74,8 @@ class Outcome:
         When the victim ended.
     ended : float
         When the scenario's process ended.
+    gone : float
+        When all of its processes had ended.
     status : int or None
         Wait status of the scenario's process; None: it was still running at the limit.
     reached : bool
@@ -79,6 +86,8 @@ class Outcome:
         Processes and files that were left afterwards.
     printed : str
         What the scenario's processes printed.
+    argument : str
+        As passed to `Stage.trial`.
     """
 
     victim: str
@@ -88,11 +97,13 @@ class Outcome:
     events: list[tuple[float, str]] = field(default_factory=list)
     died: float | None = None
     ended: float = 0.0
+    gone: float = 0.0
     status: int | None = None
     reached: bool = False
     made: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     printed: str = ""
+    argument: str = ""
 
     @property
     def hung(self) -> bool:
@@ -135,7 +146,8 @@ class Trial:
         """Stop the master, or the worker "rank N", if it is the victim."""
         self.pause("master")
         if self.victim.startswith("rank "):
-            group.run(_Halt(int(self.victim.split()[1]), str(self.folder), self.victim), "mark")
+            halt = _Halt(int(self.victim.split()[1]), str(self.folder), self.victim)
+            group.run(halt, "mark", timeout=_HALTED)
 
     def say(self, text: str) -> None:
         """Record an event and its time."""
@@ -163,10 +175,13 @@ class Stage:
         A file with a function `scenario(trial)`.
     limit : float
         Seconds after which a process that has not ended hangs.
+    gone : float
+        Seconds after the end of the scenario's process, in which its other processes may end.
     """
 
-    def __init__(self, scenario: str | Path, limit: float = LIMIT) -> None:
+    def __init__(self, scenario: str | Path, limit: float = LIMIT, gone: float = GONE) -> None:
         self._limit = limit
+        self._gone = gone
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(scenario)],
             stdin=subprocess.PIPE,
@@ -222,7 +237,7 @@ class Stage:
         RuntimeError
             The scenario did not reach the place where the victim stops, or strace could not attach.
         """
-        found = Outcome(victim, k, calls, fault)
+        found = Outcome(victim, k, calls, fault, argument=argument)
         before = leaks.named()
         folder = Path(tempfile.mkdtemp(prefix="trial-"))
         try:
@@ -242,34 +257,38 @@ class Stage:
             told = [str(folder), found.victim, argument]
             self._process.stdin.write(json.dumps(told) + "\n")
             self._process.stdin.flush()
-            session = self._answer()
-            if found.victim:
-                try:
-                    self._kill(found, folder, at)
-                except RuntimeError:
-                    _end_session(session)
+            session, tracer = self._answer(), None
+            try:
+                if found.victim:
+                    tracer = self._kill(found, folder, at)
+                if not found.victim or found.died is not None:
+                    self._await(found, session, folder)
+            finally:
+                if not found.ended:
+                    _end(session, folder)
                     self._answer()
-                    raise
-            self._await(found, session)
+            if tracer is not None:
+                tracer.wait(self._limit)
+                text = _text(folder / "strace")
+                found.reached = _REPORTED.get(found.fault, "(INJECTED)") in text
+                found.made = [x for x in text.splitlines() if _CALL.match(x)]
         finally:
             os.close(at)
 
-    def _kill(self, found: Outcome, folder: Path, at: int) -> None:
+    def _kill(self, found: Outcome, folder: Path, at: int) -> subprocess.Popen[bytes] | None:
         if not readable(at, seconds=self._limit):
-            raise RuntimeError(f"the scenario did not reach the place where {found.victim!r} stops")
+            raise RuntimeError(
+                f"the scenario did not reach the place where {found.victim!r} stops; it said "
+                f"{_text(folder / 'events')!r} and printed\n{_text(folder / 'printed')[-2000:]}"
+            )
         pid = int(os.read(at, 20))
         victim = os.pidfd_open(pid)
         try:
-            log = folder / "strace"
             _await_stop(pid)
-            tracer = _attach(pid, found, log) if found.k else None
+            tracer = _attach(pid, found, folder / "strace") if found.k else None
             signal.pidfd_send_signal(victim, signal.SIGCONT)
             self._watch(found, victim)
-            if tracer is not None:
-                tracer.wait(self._limit)
-                text = _text(log)
-                found.reached = "+++ killed by SIGKILL" in text or "(INJECTED)" in text
-                found.made = [x for x in text.splitlines() if _CALL.match(x)]
+            return tracer
         finally:
             os.close(victim)
 
@@ -278,19 +297,18 @@ class Stage:
         if readable(victim, seconds=self._limit):
             found.died = time.monotonic()
 
-    def _await(self, found: Outcome, session: int) -> None:
-        """Wait for the end of the scenario's process; list, then kill, what its session left."""
+    def _await(self, found: Outcome, session: int, folder: Path) -> None:
+        """Wait for the end of the scenario's process; list, then kill, what it left."""
         assert self._process.stdout is not None
         if readable(self._process.stdout.fileno(), seconds=self._limit):
             found.ended, found.status = self._answer()
-            until = time.monotonic() + _GONE
-            while (left := _session(session)) and time.monotonic() < until:
+            until = time.monotonic() + self._gone
+            while (left := _processes(session, folder)) and time.monotonic() < until:
                 time.sleep(0.002)
+            found.gone = time.monotonic()
             found.left = [f"process {pid}: {_text(Path(f'/proc/{pid}/cmdline'))}" for pid in left]
-            _end_session(session)
-        else:
-            _end_session(session)
-            self._answer()
+            found.left += map(str, (folder / _TEMPORARY).rglob("*"))
+            _end(session, folder)
 
 
 def _await_stop(pid: int) -> None:
@@ -320,19 +338,25 @@ def _attach(pid: int, wanted: Outcome, log: Path) -> subprocess.Popen[bytes]:
     return tracer
 
 
-def _session(number: int) -> list[int]:
-    """The running processes of a session, zombies left out."""
-    found = []
+def _processes(session: int, folder: Path) -> list[int]:
+    """The running processes of a trial, zombies left out.
+
+    Launchers of MPI give the processes that they start sessions of their own.
+    """
+    found, mark = [], f"{_MARK}={folder}\0"
     for name in os.listdir("/proc"):
         if name.isdigit():
-            fields = _text(Path(f"/proc/{name}/stat")).rpartition(")")[2].split()
-            if fields and int(fields[3]) == number and fields[0] not in "ZX":
+            process = Path("/proc", name)
+            fields = _text(process / "stat").rpartition(")")[2].split()
+            if not fields or fields[0] in "ZX":
+                continue
+            if int(fields[3]) == session or mark in _text(process / "environ"):
                 found.append(int(name))
     return found
 
 
-def _end_session(number: int) -> None:
-    for pid in _session(number):
+def _end(session: int, folder: Path) -> None:
+    for pid in _processes(session, folder):
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -398,6 +422,8 @@ def _perform(scenario: Callable[[Trial], None], trial: Trial) -> None:
     code = 1
     try:
         os.setsid()
+        (trial.folder / _TEMPORARY).mkdir()
+        os.environ |= {_MARK: str(trial.folder), "TMPDIR": str(trial.folder / _TEMPORARY)}
         null = os.open(os.devnull, os.O_RDONLY)
         printed = os.open(trial.folder / "printed", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(null, 0)

@@ -14,12 +14,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, Queue
 
-from synkhronos.testing.killing import CALLS, KILL, LIMIT, NEVER, Outcome, Stage, points
+from synkhronos.testing.killing import CALLS, GONE, KILL, LIMIT, NEVER, Outcome, Stage, points
 
 SCENARIO = Path(__file__).parent / "whole.py"
 MEMBERS = 3
@@ -43,8 +43,9 @@ LONGEST = 5.0  # seconds from a death to the end of all, a second group included
 
 @dataclass
 class Counts:
-    """What a campaign has found."""
+    """What a campaign has found; `judge` says what is wrong with an outcome."""
 
+    judge: Callable[[Outcome], str]
     points: int = 0
     beyond: int = 0  # the victim came to its end before its k-th call
     wrong: list[str] = field(default_factory=list)
@@ -56,7 +57,7 @@ class Counts:
             self.beyond += 1
         else:
             self.points += 1
-        fault = judge(found)
+        fault = self.judge(found)
         if fault:
             self.wrong.append(f"{found.victim} at {found.calls} {found.k}: {fault}")
         said = found.said("WorkerDied")
@@ -115,8 +116,9 @@ class Point:
 
     victim: str
     k: int
-    calls: str
+    calls: str = CALLS
     fault: str = KILL
+    argument: str = str(MEMBERS)
 
 
 def measured(
@@ -126,37 +128,52 @@ def measured(
     draw: random.Random,
     calls: str = CALLS,
     fault: str = KILL,
-    members: int = MEMBERS,
+    argument: str = str(MEMBERS),
 ) -> list[Point]:
     """Points spread over what the victim does, which is seen first."""
-    made = stage.trial(victim, NEVER, calls, fault, str(members)).made
-    return [Point(victim, k, name, fault) for name, k in spread(points(made), wanted, draw)]
+    return chosen(stage.trial(victim, NEVER, calls, fault, argument), wanted, draw)
 
 
-def run(work: Sequence[Point], stages: int, members: int = MEMBERS) -> Counts:
-    """All points, several stages at a time."""
+def chosen(seen: Outcome, wanted: int, draw: random.Random) -> list[Point]:
+    """Points spread over what a victim did in a trial without a fault."""
+    places = spread(points(seen.made), wanted, draw)
+    return [Point(seen.victim, k, name, seen.fault, seen.argument) for name, k in places]
+
+
+def run(
+    work: Sequence[Point],
+    stages: int,
+    add: Callable[[Outcome], None],
+    scenario: Path = SCENARIO,
+    limit: float = LIMIT,
+    gone: float = GONE,
+) -> None:
+    """Add the outcomes of all points, several stages at a time."""
     queue: Queue[Point] = Queue()
     for point in work:
         queue.put(point)
-    counts, lock = Counts(), threading.Lock()
+    lock = threading.Lock()
 
     def serve() -> None:
-        with Stage(SCENARIO) as stage:
+        with Stage(scenario, limit, gone) as stage:
             while True:
                 try:
                     p = queue.get_nowait()
                 except Empty:
                     return
-                found = stage.trial(p.victim, p.k, p.calls, p.fault, str(members))
+                try:
+                    found = stage.trial(p.victim, p.k, p.calls, p.fault, p.argument)
+                except RuntimeError as exc:  # it did not come to the place: as bad as a hang
+                    found = Outcome(p.victim, p.k, p.calls, p.fault, argument=p.argument)
+                    found.printed = str(exc)
                 with lock:
-                    counts.add(found)
+                    add(found)
 
     threads = [threading.Thread(target=serve) for _ in range(stages)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return counts
 
 
 def main() -> int:
@@ -167,10 +184,10 @@ def main() -> int:
     parser.add_argument("--stages", type=int, default=2, help="trials at a time")
     parser.add_argument("--members", type=int, default=MEMBERS, help="of the group")
     args = parser.parse_args()
-    draw, members = random.Random(args.seed), args.members
+    draw, members = random.Random(args.seed), str(args.members)
     with Stage(SCENARIO) as stage:
         wanted = args.points // len(VICTIMS)
-        kills = [p for v in VICTIMS for p in measured(stage, v, wanted, draw, members=members)]
+        kills = [p for v in VICTIMS for p in measured(stage, v, wanted, draw, argument=members)]
         share = args.shortages // (len(SHORTAGES) * len(SHORT_OF))
         short = [
             p
@@ -182,7 +199,8 @@ def main() -> int:
     for what, work in (("kill points", kills), ("system calls that failed", short)):
         draw.shuffle(work)
         began = time.monotonic()
-        counts = run(work, args.stages, members)
+        counts = Counts(judge)
+        run(work, args.stages, counts.add)
         print(f"{what}: {counts.report()}; {time.monotonic() - began:.0f} s", flush=True)
         wrong += counts.wrong
     for line in wrong:

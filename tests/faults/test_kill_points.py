@@ -52,7 +52,7 @@ def test_killed_at_some_system_call(
 @pytest.mark.parametrize("victim", ["rank 1", "rank 31"])
 def test_one_of_many_members_is_killed(victim: str) -> None:
     """Members outnumber the cores of most machines: the others must not delay the exception."""
-    counts = Counts()
+    counts = Counts(judge)
     with Stage(SCENARIO, limit=180) as stage:
         unharmed = stage.trial(victim, NEVER, argument=MANY)
         assert not judge(unharmed)

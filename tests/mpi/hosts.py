@@ -18,6 +18,7 @@ from launching import Launcher
 DELAY, RATE = "0.2ms", "1gbit"  # one way; of each direction
 
 END = "wire"  # the device's name in both hosts
+_REPLACE = ("tc", "qdisc", "replace", "dev", END, "root")
 
 # MPI would find the memory that both hosts have in common, and leave the wire alone
 _WIRED = {
@@ -39,11 +40,25 @@ exec ip netns exec "{name}$host" unshare --uts sh -c "hostname host-$host; $*"
 
 @dataclass(frozen=True)
 class Hosts:
-    """Their addresses, a command that runs in the first, and a stand-in for ssh."""
+    """Their addresses, commands that run in each, a stand-in for ssh, and the link's qdisc."""
 
     addresses: tuple[str, str]
-    first: tuple[str, ...]
+    inside: tuple[tuple[str, ...], ...]
     remote: Path
+    qdisc: tuple[str, ...]
+
+    @property
+    def first(self) -> tuple[str, ...]:
+        """What runs a command in the first host."""
+        return self.inside[0]
+
+    def cut(self) -> list[list[str]]:
+        """The commands that cut the link: all packets are lost, and neither end is told."""
+        return [[*inside, *_REPLACE, "blackhole"] for inside in self.inside]
+
+    def heal(self) -> list[list[str]]:
+        """The commands that make it whole again."""
+        return [[*inside, *_REPLACE, *self.qdisc] for inside in self.inside]
 
     def launcher(self, mpi: Launcher) -> Launcher:
         """The same, run in the first host; it starts one process on each."""
@@ -83,27 +98,31 @@ def two_hosts(folder: Path, rate: str = RATE) -> Iterator[Hosts]:
             *("type", "veth", "peer", "name", END, "netns", spaces[1]),
         )
         for space, address in zip(spaces, addresses, strict=True):
-            inside = ("ip", "netns", "exec", space)
-            _run(*inside, "ip", "address", "add", f"{address}/24", "dev", END)
-            _run(*inside, "ip", "link", "set", END, "up")
-            _run(*inside, "ip", "link", "set", "lo", "up")
-            _slow_down(inside, rate)
+            here = ("ip", "netns", "exec", space)
+            _run(*here, "ip", "address", "add", f"{address}/24", "dev", END)
+            _run(*here, "ip", "link", "set", END, "up")
+            _run(*here, "ip", "link", "set", "lo", "up")
+            qdisc = _slow_down(here, rate)
         for space in spaces:
             _await_link(space)
         remote = folder / "remote"
         remote.write_text(_REMOTE.format(name=name))
         remote.chmod(remote.stat().st_mode | stat.S_IXUSR)
-        yield Hosts(addresses, ("ip", "netns", "exec", spaces[0]), remote)
+        inside = tuple(("ip", "netns", "exec", space) for space in spaces)
+        yield Hosts(addresses, inside, remote, qdisc)
     finally:
         for space in made:
             _run("ip", "netns", "delete", space)
 
 
-def _slow_down(inside: tuple[str, ...], rate: str) -> None:
+def _slow_down(inside: tuple[str, ...], rate: str) -> tuple[str, ...]:
     """A delay and a bandwidth, or where the kernel has no netem the bandwidth alone."""
-    add = ("tc", "qdisc", "add", "dev", END, "root")
-    if not _done(*inside, *add, "netem", "delay", DELAY, "rate", rate):
-        _run(*inside, *add, "tbf", "rate", rate, "burst", "256kb", "latency", "50ms")
+    both = ("netem", "delay", DELAY, "rate", rate)
+    if _done(*inside, *_REPLACE, *both):
+        return both
+    alone = ("tbf", "rate", rate, "burst", "256kb", "latency", "50ms")
+    _run(*inside, *_REPLACE, *alone)
+    return alone
 
 
 def _await_link(space: str) -> None:

@@ -187,10 +187,12 @@ def _gib(count: int) -> str:
 
 
 def _machine() -> Iterator[Finding]:
-    cores, physical = _cores.available(), _cores.physical()
+    cores, physical, domains = _cores.available(), _cores.physical(), _cores.domains()
     few = physical < 2
     fix = "give the process more cores (taskset, the container's cpus)" if few else ""
     text = f"{physical} physical cores; this process may use {len(cores)} logical ones"
+    if domains > 1:
+        text += f", in {domains} NUMA domains: {domains} or more members each stay in one"
     yield Finding("machine", "cores", NOTE if few else GOOD, text, fix)
     try:
         load = os.getloadavg()[0]

@@ -11,7 +11,7 @@ import pytensor
 
 from synkhronos._checks import check_integer, check_seconds, or_none, shown
 from synkhronos._errors import InputError, InputTypeError, StartFailed
-from synkhronos._host.cores import available, domain, share_out
+from synkhronos._host.cores import available, shares
 from synkhronos._host.system import trouble
 from synkhronos._transport.processes.interpreter import lifeline
 from synkhronos._transport.processes.slots import in_memory
@@ -125,7 +125,7 @@ def map(
     entropy = place.entropy(asked, int(np.random.SeedSequence().generate_state(2, np.uint64)[0]))
     left = [i for i in _placed(packed, len(head)) if not place.has(i.name, i.digest)]
     logs = None if log_dir is None else Folder(log_dir).path
-    slots = share_out(there[:cores], min(cores // members, max(1, len(left))), domain)[::-1]
+    slots = shares(there[:cores], min(cores // members, max(1, len(left))))[::-1]
     failed: Mapping[Hashable, str] = {}
     if left:
         with (
