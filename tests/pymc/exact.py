@@ -15,9 +15,13 @@ import mpmath as mp
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.traversal import toposort
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import Alloc, Join, MakeVector, ScalarFromTensor, TensorFromScalar
@@ -26,6 +30,7 @@ from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.math import Dot
 
 DIGITS = 50, 400, 1000  # more until two agree
+_STABLE = Mode("py", RewriteDatabaseQuery(include=["canonicalize", "stabilize"]))
 _LARGEST = 10**400  # of an exponent
 
 
@@ -142,10 +147,15 @@ def _function(scalar: Any, kind: Any) -> Callable[..., Any]:
         return _number if kind.dtype.startswith("float") else int
     if name not in _SCALARS:
         raise NotImplementedError(name)
-    found = _SCALARS[name]
     if name in _OF_NUMBERS:
-        return lambda *given: found(*map(_number, given))
-    return found
+        return lambda *given: _of_numbers(name, mp.mp.prec, *map(_number, given))
+    return _SCALARS[name]
+
+
+@functools.lru_cache(maxsize=1 << 14)  # rows repeat, and so do parameters
+def _of_numbers(name: str, bits: int, *given: Any) -> Any:
+    """A function of numbers, in as many bits as mpmath has now."""
+    return _OF_NUMBERS[name](*given)
 
 
 def _number(x: Any) -> Any:
@@ -236,3 +246,55 @@ _SCALARS = _OF_NUMBERS | {
     "OR": operator.or_,
     "Invert": lambda x: not x,
 }
+
+
+def roundings(model: pm.Model) -> Callable[[Mapping[str, np.ndarray]], tuple[float, np.ndarray]]:
+    """A function: what roundings of each row change in (log-density, gradient) at a point.
+
+    Each term of a row is rounded once, and so is each observed number: all in the same direction,
+    so a sum by rows that errs by less owes it to chance.
+    """
+    seen = {
+        v: v.type()
+        for v in (model.rvs_to_values[rv] for rv in model.observed_RVs)
+        if v.type.dtype == "float64"
+    }
+    terms = [pt.concatenate([t.ravel() for t in model.logp(sum=False)])]
+    [flat] = clone_replace(terms, replace=seen)
+    chosen = pt.vector("chosen", dtype="float64")
+    total = pt.switch(chosen > 0, flat, 0.0).sum()
+    slope = pt.concatenate([s.ravel() for s in pytensor.grad(total, model.continuous_value_vars)])
+    weights = pt.vector("weights", dtype="float64")
+    by_seen = [
+        pytensor.grad(cost, list(seen.values()), disconnected_inputs="ignore")
+        for cost in (total, pt.dot(weights, slope))
+    ]
+    compiled = [
+        pytensor.function(
+            [*model.value_vars, *seen.values(), chosen, *extra],
+            outputs,
+            mode=_STABLE,
+            on_unused_input="ignore",
+        )
+        for extra, outputs in (([], [flat, slope]), ([], by_seen[0]), ([weights], by_seen[1]))
+    ]
+    rows, of_value, of_slopes = compiled
+    data = [np.asarray(v.eval()) for v in seen]
+
+    def changed(slopes: Sequence[np.ndarray]) -> float:
+        return sum(float(np.abs(s * a).sum()) for s, a in zip(slopes, data, strict=True))
+
+    def at(point: Mapping[str, np.ndarray]) -> tuple[float, np.ndarray]:
+        given = [*(point[v.name] for v in model.value_vars), *data]
+        count = flat_size(*given)
+        everything = np.ones(count)
+        values, slopes = rows(*given, everything)
+        each = [np.abs(rows(*given, one)[1]) for one in np.eye(count)]
+        more = [changed(of_slopes(*given, everything, one)) for one in np.eye(len(slopes))]
+        value = float(np.abs(values).sum()) + changed(of_value(*given, everything))
+        return value, np.sum(each, axis=0) + more
+
+    flat_size = pytensor.function(
+        [*model.value_vars, *seen.values()], flat.shape[0], mode=_STABLE, on_unused_input="ignore"
+    )
+    return at

@@ -8,22 +8,28 @@ from dataclasses import dataclass
 import numpy as np
 
 _BLOCK = 1 << 18  # numbers of a design that are made at a time
+_EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
 class LeastSquares:
-    """The sum of squares of ``y - X @ b`` as that of ``rest - root @ (b - centre)``.
+    """The sum of squares of ``y - X @ b`` as that of ``rest - root @ (joined @ b - centre)``.
 
     Attributes
     ----------
+    joined : array of float, (p, p)
+        Adds the coefficients of columns that are sums of others to those of the others: an
+        intercept to the effects of all groups. Their columns of `root` are 0 then. Without it large
+        coefficients that cancel would lose the digits of what they leave.
     centre : array of float, (p,)
-        The solution of smallest norm.
+        The solution, 0 where columns of `root` are.
     root : array of float, (p + 1, p)
         R of a QR of X, and a row of zeros.
     rest : array of float, (p + 1,)
         What the rounding of the centre leaves, and the root of the smallest sum of squares.
     """
 
+    joined: np.ndarray
     centre: np.ndarray
     root: np.ndarray
     rest: np.ndarray
@@ -56,7 +62,8 @@ def least_squares(
         rows = np.column_stack([design(begin, end), y[begin:end]])
         triangle = np.linalg.qr(np.vstack([triangle, rows]), mode="r")
     triangle = np.vstack([triangle, np.zeros((width + 1 - len(triangle), width + 1))])
-    root = triangle[:width, :width]
+    joined = _joined(triangle[:width, :width])
+    root = np.where(joined.any(axis=1), triangle[:width, :width], 0.0)
     centre, *_ = np.linalg.lstsq(root, triangle[:width, width], rcond=None)
     slopes, squares = np.zeros(width, np.longdouble), np.longdouble(0)
     for begin, end in blocks:
@@ -64,9 +71,11 @@ def least_squares(
         left = y[begin:end] - rows @ centre  # sums of the rows' own digits, where little is left
         slopes += left @ rows
         squares += left @ left
+    slopes = np.where(joined.any(axis=1), slopes, 0.0)
     rounding, *_ = np.linalg.lstsq(root.T, slopes.astype(np.float64), rcond=None)
     smallest = np.sqrt(np.maximum(squares - np.sum(rounding.astype(np.longdouble) ** 2), 0.0))
     return LeastSquares(
+        joined,
         centre,
         np.vstack([root, np.zeros((1, width))]),
         np.append(rounding, smallest).astype(np.float64),
@@ -76,3 +85,32 @@ def least_squares(
 def _blocks(rows: int, width: int) -> Iterator[tuple[int, int]]:
     size = max(4 * (width + 1), _BLOCK // (width + 1))
     return ((begin, min(begin + size, rows)) for begin in range(0, rows, size))
+
+
+def _joined(root: np.ndarray) -> np.ndarray:
+    """The columns that are sums of others, as coefficients that are added to those of the others.
+
+    Columns that depend least on those that are kept come first, as in a QR with pivots.
+    """
+    width = len(root)
+    lengths = np.linalg.norm(root, axis=0)
+    left = root / np.where(lengths > 0, lengths, 1.0)
+    kept: list[int] = []
+    for _ in range(width):
+        norms = np.linalg.norm(left, axis=0)
+        best = int(np.argmax(norms))
+        if norms[best] <= 8 * width * _EPS:
+            break
+        kept.append(best)
+        direction = left[:, best] / norms[best]
+        for _ in range(2):  # once more, for what rounding leaves
+            left = left - np.outer(direction, direction @ left)
+        left[:, best] = 0.0
+    if len(kept) == width:
+        return np.eye(width)
+    weights, *_ = np.linalg.lstsq(root[:, kept], root, rcond=None)
+    whole = np.round(weights)
+    near = np.abs(weights - whole) <= 8 * width * _EPS * np.maximum(np.abs(whole), 1.0)
+    found = np.zeros((width, width))
+    found[kept] = np.where(near, whole, weights)
+    return found

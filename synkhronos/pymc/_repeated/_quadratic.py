@@ -54,20 +54,21 @@ class QuadraticForm(Form):
         rest, rows, outside = (
             pt.vector(name, dtype="float64") for name in ("rest", "rows", "outside")
         )
+        joined: TensorVariable = pt.matrix("joined", dtype="float64")
         centre: TensorVariable = pt.vector("centre", dtype="float64")
         coefficients = pt.concatenate(
             [block.coefficients.astype("float64") for block in found.blocks]
         )
-        distance = rest - pt.dot(root, coefficients - centre)
+        distance = rest - pt.dot(root, pt.dot(joined, coefficients) - centre)
         sigma = given["sigma"]
         total = -0.5 * pt.sqr(distance / sigma) - rows * (HALF_LOG_2_PI + pt.log(sigma)) + outside
         return QuadraticForm(
             places=[root, rest, rows, outside],
-            whole=[*terms.whole, centre],
+            whole=[*terms.whole, joined, centre],
             total=total.sum(),
             holds=terms.holds,
             left=width + 1,
-            cost=(width + 1) * (1 + width / _PRODUCTS),
+            cost=(width + 1) * (1 + 2 * width / _PRODUCTS),
             data=terms.data([value, *[v for block in found.blocks for v in _data(block)]]),
             lengths=[block.length for block in found.blocks],
             indexed=[block.index is not None for block in found.blocks],
@@ -76,7 +77,7 @@ class QuadraticForm(Form):
     def arrays(
         self, rowed: Sequence[np.ndarray], whole: Sequence[np.ndarray]
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The matrix and what is left, and the solution."""
+        """The matrix and what is left; which coefficients are joined, and the solution."""
         count, width = len(rowed[0]), sum(self.lengths)
         value, *data = self.data.arrays(rowed, whole)
         value = np.broadcast_to(value, count).astype(np.float64)
@@ -93,7 +94,7 @@ class QuadraticForm(Form):
         found = least_squares(design, np.where(infinite, 0.0, value), width)
         rows, outside = np.zeros(width + 1), np.zeros(width + 1)
         rows[-1], outside[-1] = count, -np.inf if infinite.any() else 0.0
-        return [found.root, found.rest, rows, outside], [*whole, found.centre]
+        return [found.root, found.rest, rows, outside], [*whole, found.joined, found.centre]
 
     @property
     def described(self) -> str:
