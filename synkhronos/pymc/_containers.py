@@ -13,16 +13,16 @@ from pytensor.link.basic import Container
 class FollowedContainer(Container):
     """The container of a value, also of those of clones of its variable, with followers."""
 
-    followers: Sequence[WeakMethod[Callable[[], None]]] = ()
+    followers: Sequence[WeakMethod[Callable[[Container], None]]] = ()
 
-    def alive(self) -> list[Callable[[], None]]:
+    def alive(self) -> list[Callable[[Container], None]]:
         """The followers that exist."""
         return [found for each in self.followers if (found := each()) is not None]
 
     def _set(self, value: object) -> None:
         self.__set__(value)
         for refresh in self.alive():
-            refresh()
+            refresh(self)
 
     data = property(Container.__get__, _set)
     value = property(Container.__get__, _set)
@@ -35,10 +35,10 @@ class FollowedContainer(Container):
         self.followers = [WeakMethod(each) for each in state["followers"]]
 
 
-def follow(shared: SharedVariable, refresh: Callable[[], None]) -> None:
+def follow(shared: SharedVariable, refresh: Callable[[Container], None]) -> None:
     """Let `refresh`, a method, be called whenever the value is set, as long as its object exists.
 
-    Variables that PyTensor and PyMC copy share a container, so any of them may be set.
+    It is given the container. Variables that PyTensor and PyMC copy share a container, so any of them may be set.
     """
     container = shared.container
     container.__class__ = FollowedContainer

@@ -158,6 +158,7 @@ def copied(model: Any, frozen: bool = False) -> Any:
 
     If it is frozen, its dims and data are constants.
     """
+    _refuse_shared_values(model)
     kept: list[str] | None = None if frozen else []
     try:
         copy = freeze_dims_and_data(model, dims=kept, data=kept)
@@ -168,3 +169,17 @@ def copied(model: Any, frozen: bool = False) -> Any:
     for variables in [getattr(copy, kind) for kind in kinds]:
         variables.sort(key=lambda v: order[v.name])
     return copy
+
+
+def _refuse_shared_values(model: Any) -> None:
+    """Raise for the same data as the values of two variables: PyMC copies them twice, and fails."""
+    seen: dict[Any, str] = {}
+    for rv in model.observed_RVs:
+        value = model.rvs_to_values[rv]
+        if value in model.data_vars and value in seen:
+            raise InputError(
+                f"the model cannot be copied: {seen[value]} and {rv.name} observe the same data "
+                f"{value.name}, and PyMC copies data once for each. Make a pm.Data for each, or "
+                "call synk.pymc.sample or synk.pymc.parallel, which need no copy"
+            )
+        seen[value] = rv.name

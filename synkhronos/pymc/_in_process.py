@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.link.basic import Container
 
 from synkhronos._engine.python_mode import python_mode
 from synkhronos.pymc._containers import follow
 from synkhronos.pymc._density import density
 from synkhronos.pymc._likelihood import DividedTerms, Likelihood
+from synkhronos.pymc._repeated._indices import UnsettledIndexError
 from synkhronos.pymc._rows import is_smooth
 
 log = logging.getLogger("synkhronos")
@@ -43,6 +45,7 @@ class DataInGraph:
 
     def __init__(self, likelihood: Likelihood, settable: bool) -> None:
         self._parts = likelihood.parts
+        self._refused: Container | None = None  # data with an index that chooses no element
         shared = settable and any(part.shareds for part in self._parts)
         self.valid: Any = pytensor.shared(np.float64(1)) if shared else None
         self.variables = [
@@ -55,14 +58,29 @@ class DataInGraph:
                 for each in part.shareds:
                     follow(each, self.refresh)
 
-    def refresh(self) -> None:
-        """Compute them anew from the data of the model."""
+    def refresh(self, changed: Container) -> None:
+        """Compute them anew, since the data in a container were set.
+
+        An index that was refused is refused once: data that are set before it is set anew are not
+        at fault.
+
+        Raises
+        ------
+        IndexError
+            An index chooses no element. The log-density is NaN until other data are set.
+        """
         self.valid.set_value(np.float64(np.nan))  # until all of them are known
         try:
             arrays = [_arrays(part) if part.shareds else [] for part in self._parts]
-        except ValueError as exc:  # an InputError, or of an operation that computes data from data
+        except (ValueError, UnsettledIndexError) as exc:  # also of what computes data from data
             log.debug("the log-density is NaN until data fit together: %s", exc)
             return
+        except IndexError:
+            if self._refused not in (None, changed):
+                return
+            self._refused = changed
+            raise
+        self._refused = None
         for variables, found in zip(self.variables, arrays, strict=True):
             for variable, array in zip(variables if found else [], found, strict=True):
                 variable.set_value(array, borrow=True)

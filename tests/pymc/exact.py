@@ -27,6 +27,7 @@ from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import Alloc, Join, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, Elemwise
+from pytensor.tensor.linalg import Cholesky, SolveTriangular
 from pytensor.tensor.math import Dot
 
 DIGITS = 50, 400, 1000  # more until two agree
@@ -124,11 +125,42 @@ def _computed(node: Apply, inputs: list[Any]) -> list[Any]:
         return [_typed(np.concatenate([_objects(v) for v in inputs], axis=op.axis), kind)]
     if isinstance(op, Alloc):
         return [np.broadcast_to(inputs[0], [int(n) for n in inputs[1:]]).copy()]
+    if isinstance(core, Cholesky):
+        return [_by_matrix(lambda a: _triangular(a, core.lower), inputs, (2,))]
+    if isinstance(core, SolveTriangular):
+        return [_by_matrix(lambda a, b: _solved(a, b, core.lower), inputs, (2, core.b_ndim))]
     if isinstance(op, Blockwise):
         raise NotImplementedError(f"{op}")
     storage: list[list[Any]] = [[None] for _ in node.outputs]
     op.perform(node, inputs, storage)  # it moves elements
     return [cell[0] for cell in storage]
+
+
+def _by_matrix(
+    function: Callable[..., np.ndarray], arrays: Sequence[Any], ndims: Sequence[int]
+) -> np.ndarray:
+    """Apply a function of matrices and vectors, which stand on the last axes of arrays."""
+    given = [_objects(a) for a in arrays]
+    cores = [a.shape[a.ndim - n :] for a, n in zip(given, ndims, strict=True)]
+    batch = np.broadcast_shapes(*[a.shape[: a.ndim - n] for a, n in zip(given, ndims, strict=True)])
+    wide = [np.broadcast_to(a, batch + core) for a, core in zip(given, cores, strict=True)]
+    found = [function(*(a[i] for a in wide)) for i in np.ndindex(batch)]
+    return np.stack(found).reshape(batch + found[0].shape)
+
+
+def _triangular(matrix: np.ndarray, lower: bool) -> np.ndarray:
+    found = _objects(mp.cholesky(mp.matrix(matrix.tolist())).tolist())
+    return found if lower else found.T
+
+
+def _solved(matrix: np.ndarray, right: np.ndarray, lower: bool) -> np.ndarray:
+    """Solve a triangular system, row by row."""
+    found = right.copy()
+    order = range(len(matrix)) if lower else range(len(matrix) - 1, -1, -1)
+    for i in order:
+        others = [j for j in order if (j < i if lower else j > i)]
+        found[i] = (right[i] - sum(matrix[i, j] * found[j] for j in others)) / matrix[i, i]
+    return found
 
 
 _REDUCE = {

@@ -18,6 +18,10 @@ from synkhronos.pymc._repeated._columns import DataOf, RowTerms
 _PLAIN = python_mode()
 
 
+class UnsettledIndexError(IndexError):
+    """An index beyond the end of an array of data, which the user may set next."""
+
+
 @dataclass
 class Indices:
     """The indices by row in terms, and how many elements each chooses from.
@@ -28,6 +32,7 @@ class Indices:
 
     indices: DataOf
     lengths: _Lengths
+    of_data: list[bool]
 
     @staticmethod
     def of(terms: RowTerms) -> Indices:
@@ -41,16 +46,19 @@ class Indices:
         return Indices(
             terms.data([index for index, _ in known]),
             _Lengths([length for _, length in known], shapes, terms.whole),
+            [terms.is_data(length) for _, length in known],
         )
 
     def check(self, rowed: Sequence[np.ndarray], whole: Sequence[np.ndarray]) -> None:
         """Raise IndexError for the first row whose index chooses no element."""
         found = self.indices.arrays(rowed, whole)
-        for index, length in zip(found, self.lengths.of(whole), strict=True):
+        lengths = self.lengths.of(whole)
+        for index, length, of_data in zip(found, lengths, self.of_data, strict=True):
             if not index.size or (index.min() >= -length and index.max() < length):
                 continue
             first = tuple(int(i) for i in np.argwhere((index < -length) | (index >= length))[0])
-            raise IndexError(
+            error = UnsettledIndexError if of_data else IndexError
+            raise error(
                 f"index {index[first]} of row {first[0]} is out of bounds for {length} elements"
             )
 

@@ -1,0 +1,162 @@
+"""Data that are set: rows that repeat, or no longer do, in other numbers and with other values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytest
+from comparing import IN_PYTHON, points
+from selection import thorough
+
+import synkhronos as synk
+from synkhronos.pymc._divided import point_of
+from synkhronos.pymc._likelihood import DividedTerms, Likelihood
+from synkhronos.pymc._repeated import _choice, _summed, _weighted
+from synkhronos.pymc._terms import read_model
+
+Arrays = dict[str, np.ndarray]
+
+GROUPS = 4
+ROWS = (1, 60, 90, 200)
+
+
+def model_of(data: Arrays) -> pm.Model:
+    """Sums by group, distinct rows, and a quadratic form with an intercept beside all groups."""
+    with pm.Model() as model:
+        d = {name: pm.Data(name, value) for name, value in data.items()}
+        effect = pm.Normal("effect", shape=GROUPS)
+        pm.Poisson("counted", pm.math.exp(effect[d["group of count"]]), observed=d["count"])
+        pm.StudentT("tailed", nu=3.0, mu=effect[d["group of few"]], observed=d["few"])
+        fitted = pm.Normal("a") + effect[d["group"]] + pm.math.dot(d["x"], pm.Normal("b", shape=2))
+        pm.Normal("fitted", fitted, 0.5, observed=d["response"])
+    return model
+
+
+def drawn(rng: np.random.Generator, rows: int, repeating: bool, odd: str) -> Arrays:
+    """Data of so many rows, and some more for two of the variables."""
+    many, more = rows + 1, rows + 2
+    few, x = rng.normal(size=many), rng.normal(size=(more, 2))
+    if repeating:  # among the numbers are 0.0 and -0.0
+        few, x = few.round(0), x.round(0)
+    found = {
+        "group of count": rng.integers(0, rng.integers(1, GROUPS + 1), rows),
+        "count": rng.integers(0, 4, rows),
+        "group of few": rng.integers(0, GROUPS, many),
+        "few": few,
+        "group": rng.integers(0, GROUPS, more),
+        "x": x,
+        "response": x.sum(1) + rng.normal(size=more),
+    }
+    at = rng.integers(rows)
+    group = found[str(rng.choice([name for name in found if name.startswith("group")]))]
+    number = found[str(rng.choice(["few", "response"]))]
+    match odd:
+        case "nan":
+            number[at] = np.nan
+        case "infinite":
+            number[at] = np.inf
+        case "outside":
+            found["count"][at] = -1
+        case "from the end":
+            group -= GROUPS
+        case "new category":
+            group[at] = GROUPS
+        case "no x":
+            x[:] = 0.0
+    return found
+
+
+ODD = ("", "nan", "infinite", "outside", "from the end", "new category", "no x")
+
+
+def compiled(model: pm.Model) -> Any:
+    return model.compile_fn([model.logp(), model.dlogp()], mode=IN_PYTHON)
+
+
+def bits(parts: list[DividedTerms]) -> dict[tuple[str, str], list[bytes]]:
+    """The data of each part, by its names and its form."""
+    return {
+        (" ".join(part.names), type(part.form).__name__): [
+            a.tobytes() for arrays in part.arrays() for a in arrays
+        ]
+        for part in parts
+    }
+
+
+@pytest.mark.parametrize("seed", [0, *thorough(1, 2, 3)])
+def test_data_that_are_set_give_the_bits_of_a_new_model(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the values of the plain model, also where these are not finite, or an error."""
+    monkeypatch.setattr(_choice, "LEAST_ROWS", 0)
+    monkeypatch.setattr(_choice, "GAIN", 1e-9)  # any form is taken
+    for module in (_summed, _weighted):
+        monkeypatch.setattr(module, "may_repeat", lambda *given: True)
+    rng = np.random.default_rng(seed)
+    first = drawn(rng, 60, True, "")
+    plain = model_of(first)
+    [at] = points(plain, 1)
+    of_plain, faster = compiled(plain), synk.pymc.fast(plain)
+    of_faster = compiled(faster)
+    parts = Likelihood(read_model(plain, None), point_of(plain)).parts
+    forms = set()
+    for k, odd in enumerate(2 * ODD):
+        data = drawn(rng, int(rng.choice(ROWS)), bool(rng.integers(2)), odd)
+        with plain:
+            pm.set_data(data)
+        if odd == "new category":
+            with pytest.raises(IndexError, match=f"index {GROUPS} of row"), faster:
+                pm.set_data(data)
+            assert np.isnan(of_faster(at)[0])
+            continue
+        with faster:
+            pm.set_data(data)
+        with np.errstate(all="ignore"):
+            (value, slope), (found, found_slope) = of_plain(at), of_faster(at)
+        if np.isnan(value):  # a check of parameters that only nan can fail sees nan of data, too
+            assert found == -np.inf or np.isnan(found)
+        else:
+            np.testing.assert_allclose(found, value, rtol=1e-11, err_msg=odd)
+        if np.isfinite(value):
+            scale = np.abs(slope).max()
+            np.testing.assert_allclose(found_slope, slope, rtol=1e-9, atol=1e-11 * scale)
+        if k % 4 == 0:
+            model = model_of(first)  # pm.Data takes nan only later
+            with model:
+                pm.set_data(data)
+            new = Likelihood(read_model(model, None), point_of(model)).parts
+            found = bits(new)  # with few rows the quadratic form costs more
+            same = [part for part in bits(parts).items() if part[0] in found]
+            forms |= {form for (_, form), _ in same}
+            assert all(found[name] == data for name, data in same), odd
+    assert forms == {"SumsByGroup", "DistinctRows", "QuadraticForm"}
+
+
+def test_an_index_is_set_before_the_longer_table_that_it_chooses_from() -> None:
+    """`pm.set_data` sets one after another: between them the index is out of bounds."""
+    of = np.arange(300) % 3
+    with pm.Model() as model:
+        index, table = pm.Data("index", of), pm.Data("table", np.array([0.1, 0.2, 0.3]))
+        pm.Bernoulli("y", logit_p=pm.Normal("a") * table[index], observed=of % 2)
+    faster = synk.pymc.fast(model)
+    plain, found = (m.compile_logp(mode=IN_PYTHON) for m in (model, faster))
+    for data in (
+        {"index": np.arange(300) % 5, "table": np.linspace(0, 1, 5)},
+        {"table": np.ones(2), "index": np.arange(300) % 2},
+    ):
+        for m in (model, faster):
+            with m:
+                pm.set_data(data)
+        assert found({"a": 0.3}) == pytest.approx(plain({"a": 0.3}), rel=1e-13)
+
+
+def test_the_same_data_of_two_variables_cannot_be_copied() -> None:
+    """A limit of PyMC, whose own copies fail, too."""
+    with pm.Model() as model:
+        seen = pm.Data("seen", np.zeros(3))
+        for name in ("y", "t"):
+            pm.Normal(name, pm.Normal(f"mean of {name}"), 1, observed=seen)
+    with pytest.raises(synk.InputError, match="y and t observe the same data seen"):
+        synk.pymc.fast(model)
