@@ -496,7 +496,7 @@ def test_an_intercept_beside_effects_of_all_groups_is_added_to_them() -> None:
     assert np.count_nonzero(found.root.any(axis=0)) == 6
     assert {*np.unique(found.joined)} <= {-1.0, 0.0, 1.0}
     b, *_ = np.linalg.lstsq(x, y, rcond=None)
-    b = np.round(b, 9) + [2**30, *[-(2**30)] * 5, 0]
+    b = np.round(b, 9) + 2.0**30 * np.array([1, -1, -1, -1, -1, -1, 0])
     left = y.astype(np.longdouble) - x.astype(np.longdouble) @ b.astype(np.longdouble)
     ours = found.rest - found.root @ (found.joined @ b - found.centre)
     true = float(np.sum(left**2))
