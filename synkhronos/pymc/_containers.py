@@ -38,7 +38,8 @@ class FollowedContainer(Container):
 def follow(shared: SharedVariable, refresh: Callable[[Container], None]) -> None:
     """Let `refresh`, a method, be called whenever the value is set, as long as its object exists.
 
-    It is given the container. Variables that PyTensor and PyMC copy share a container, so any of them may be set.
+    It is given the container. Variables that PyTensor and PyMC copy share a container, so any of
+    them may be set.
     """
     container = shared.container
     container.__class__ = FollowedContainer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import sys
 from collections.abc import Callable
@@ -82,7 +83,7 @@ class NotedInitialValues(treedict):
 
     def values(self) -> Any:
         """The initial values."""
-        package = caller_of(sys._getframe(), _COPYING)
+        package = caller_of(inspect.currentframe(), _COPYING)
         if package is not None:
             log.warning(
                 "%s copies the model (freeze_dims_and_data), and the copy has PyMC's own "
