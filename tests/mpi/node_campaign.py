@@ -101,12 +101,12 @@ def _after_kill(found: Outcome) -> str:
         return ""
     if found.said("finished") is not None:  # it was killed as the group ended
         return _went_on(found)
+    rank = int(found.victim.split()[-1])
     if found.victim.startswith("start"):
-        node = int(found.victim.split()[-1])
-        return _names(found, "StartFailed", node * job.members + 1) or _went_on(
-            found, "StartFailed"
-        )
-    wrong = _names(found, "WorkerDied", int(found.victim.split()[1]))
+        rank = rank * job.members + 1
+        if found.said("WorkerDied") is None:
+            return _names(found, "StartFailed", rank) or _went_on(found, "StartFailed")
+    wrong = _names(found, "WorkerDied", rank)
     said = found.said("WorkerDied")
     if not wrong and said is not None and said - found.died > PROMPT:
         return f"noticed after {said - found.died:.2f} s"
