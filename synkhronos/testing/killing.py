@@ -338,12 +338,13 @@ def _attach(pid: int, wanted: Outcome, log: Path) -> subprocess.Popen[bytes]:
     return tracer
 
 
-def _processes(session: int, folder: Path) -> list[int]:
-    """The running processes of a trial, zombies left out.
+def _processes(session: int, folder: Path | None = None) -> list[int]:
+    """The running processes of a session and of the trial in a folder, zombies left out.
 
     Launchers of MPI give the processes that they start sessions of their own.
     """
-    found, mark = [], f"{_MARK}={folder}\0"
+    found: list[int] = []
+    mark = f"{_MARK}={folder}\0"
     for name in os.listdir("/proc"):
         if name.isdigit():
             process = Path("/proc", name)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from synkhronos._host.polling import readable
-from synkhronos.testing.killing import _session
+from synkhronos.testing.killing import _processes
 
 CTRL_C, CTRL_Z = b"\x03", b"\x1a"
 LIMIT = 20.0  # seconds; a hang fails
@@ -81,7 +81,7 @@ class Terminal:
 
     def close(self) -> None:
         """End whatever is in it."""
-        for pid in _session(self.shell.pid):
+        for pid in _processes(self.shell.pid):
             if pid != self.shell.pid:
                 os.kill(pid, signal.SIGKILL)
         self.shell.kill()
@@ -138,7 +138,7 @@ class Terminal:
         while readable(self._keys):
             self._read_screen()
         until = time.monotonic() + _GONE
-        while found := [pid for pid in _session(self.shell.pid) if pid != self.shell.pid]:
+        while found := [pid for pid in _processes(self.shell.pid) if pid != self.shell.pid]:
             if time.monotonic() > until:
                 break
             time.sleep(0.002)
