@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,7 +40,7 @@ from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.member import Ending, Member
 from synkhronos._engine.progress import watch
 from synkhronos._engine.python_mode import python_mode
-from synkhronos._engine.ready_values import Listener, listening
+from synkhronos._engine.ready_values import listening
 from synkhronos._engine.replicas import compiled, configured
 from synkhronos._engine.variables import Entry
 from synkhronos._plan.reductions import COMBINE, Reduction
@@ -282,17 +283,20 @@ class FlatUpdate(Kept, Ending):
         inputs = [*whole.gradients, *places.values(), *whole.scalars]
         return self._function(inputs, whole.outputs, places)
 
-    @property
-    def listener(self) -> Listener | None:
-        """The function that is told of gradients while the others are computed."""
-        return None if self.overlap is None else self.overlap.publish
+    def listening(self) -> AbstractContextManager[None]:
+        """A context in which gradients are told of while the others are computed."""
+        return nullcontext() if self.overlap is None else listening(self.overlap.publish)
 
-    def begin(self, comm: Communicator, weights: list[float], has_rows: bool) -> None:
-        """Begin a step, with the weights of all members' gradients."""
-        if self.overlap is not None:
-            first = comm.rank - comm.home.rank
-            count = 0 if self._steps is None else int(self._steps)
-            self.overlap.begin(weights[first : first + comm.home.size], count, has_rows)
+    def begin(self, member: Member, part: Part, average: bool) -> None:
+        """Begin a step, before anything is computed."""
+        if self.overlap is None:
+            return
+        comm = member.communicator
+        weights = weights_of(part, member.size, average)
+        first = comm.rank - comm.home.rank
+        count = 0 if self._steps is None else int(self._steps)
+        here = weights[first : first + comm.home.size]
+        self.overlap.begin(here, count, part.variant.rows)
 
     def publish(self, gradients: Sequence[object] | None) -> list[np.ndarray] | None:
         """Copy the gradients that other members read to this member's flat vectors.
@@ -545,11 +549,10 @@ class Step(ExtendedCall):
                 entry.storage[0] = view
 
         def begin(part: Part) -> None:
-            weights = weights_of(part, member.size, self.average)
-            update.begin(member.communicator, weights, part.variant.rows)
+            update.begin(member, part, self.average)
             clock.lap(SCATTER)
 
-        with listening(update.listener):
+        with update.listening():
             part, outputs = compute_call(self.call, member, begin)
         n = len(self.call.outputs)
         k = n + len(self.partials)
