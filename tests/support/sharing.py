@@ -71,7 +71,8 @@ def _run_some(session: pytest.Session, folder: Path, number: int) -> None:
     config.stash[xml_key].logfile = f"{folder} {number}.xml"
     if number:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
-        reporter._tw = type(reporter._tw)(_output(folder, number).open("w"))
+        said = _output(folder, number).open("w", buffering=1)  # nothing else flushes it at the end
+        reporter._tw = type(reporter._tw)(said)
     mine = shared(session.items, folder.with_name(f"{folder.name} taken"))
     with folder.with_name(f"turn {number}").open("w") as turn:
         fcntl.lockf(turn, fcntl.LOCK_EX)  # unlike that of flock it is not held by forks
