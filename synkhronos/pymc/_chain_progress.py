@@ -6,7 +6,6 @@ import mmap
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
@@ -124,13 +123,8 @@ class WrittenProgress:
     def __enter__(self) -> WrittenProgress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass
+    def __exit__(self, *exc: object) -> None:
+        """Nothing was shown here."""
 
 
 def write_progress(records: ChainRecords) -> None:
