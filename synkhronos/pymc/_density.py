@@ -27,7 +27,7 @@ from synkhronos._backends.lean.rewrite import register_where
 from synkhronos._backends.vectorised.rewrite import register_where as register_vectorised_where
 from synkhronos._backends.vectorised.tails import expanded
 from synkhronos._engine.python_mode import python_mode
-from synkhronos.pymc._likelihood import DividedTerms, Likelihood, for_numba
+from synkhronos.pymc._likelihood import DividedTerms, Likelihood
 from synkhronos.pymc._op import pulled_back
 from synkhronos.pymc._rows import is_smooth
 
@@ -164,8 +164,8 @@ def _finish(fgraph: FunctionGraph) -> None:
     for node in [n for n in fgraph.toposort() if isinstance(n.op, Density)]:
         used = [i for i, v in enumerate(node.outputs) if fgraph.clients[v]]
         inner = node.op.fgraph.unfreeze()
-        outputs, suited = for_numba([inner.outputs[i] for i in used], with_lean(mode))
-        graph = FunctionGraph(inner.inputs, outputs, clone=False)
+        suited = with_lean(mode)
+        graph = FunctionGraph(inner.inputs, [inner.outputs[i] for i in used], clone=False)
         graph._compile_mode = suited  # which PyTensor's rewrites of inner graphs look up
         try:
             destructive_rewrite_ofg_inner_graph(mode.linker, node.op, node, graph, mode=suited)

@@ -196,7 +196,8 @@ class GroupLikelihood:
         group.run(AllocateResults(self._number, lengths), self._what)
 
     def _make(self, part: Any) -> GroupFunction:
-        outputs, mode = part.compiled_for(self._mode, self.group.vectorised)
+        mode = mode_of(self._mode)
+        outputs = part.outputs_for(mode, self.group.vectorised)
         recipe = plan(
             self.group.inventory.number(),
             part.scattered,

@@ -32,7 +32,6 @@ from synkhronos.pymc._repeated._columns import RowTerms
 from synkhronos.pymc._repeated._form import Form
 from synkhronos.pymc._rewrites import (
     Hoisted,
-    hinders_vectorising,
     hoist,
     rewritten,
     simplified,
@@ -216,12 +215,10 @@ class DividedTerms:
         self.scattered = [*latents.values(), *rowed, *hoisted.rows]
         self.broadcast = [theta, *fixed]
 
-    def compiled_for(self, mode: Any, vectorised: bool) -> tuple[list[Any], Any]:
-        """The outputs rewritten for a mode, and the mode with the rewrites that suit them."""
-        mode = mode_of(mode)
+    def outputs_for(self, mode: Any, vectorised: bool) -> list[Any]:
+        """The outputs as a mode computes them fastest."""
         numba = isinstance(mode.linker, NumbaLinker)
-        outputs = self.outputs if numba and vectorised else expanded(self.outputs)
-        return for_numba(outputs, mode) if numba else (outputs, mode)
+        return self.outputs if numba and vectorised else expanded(self.outputs)
 
     @property
     def shareds(self) -> list[SharedVariable]:
@@ -249,14 +246,6 @@ class DividedTerms:
         if self.form.described:
             self._known = now, found
         return found
-
-
-def for_numba(outputs: Sequence[Any], mode: Any) -> tuple[list[Any], Any]:
-    """Outputs rewritten for a mode of numba, and the mode with the rewrites that suit them."""
-    found = rewritten(outputs, "specialize")
-    if any(map(hinders_vectorising, ancestors(found))):
-        mode = mode.excluding("fuse_indexed_into_elemwise")
-    return found, mode
 
 
 def _gradients(graph: Any, wrt: Sequence[Any], names: Sequence[str]) -> Sequence[Any]:

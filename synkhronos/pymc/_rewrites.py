@@ -24,11 +24,9 @@ from pytensor.graph.traversal import toposort
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.math import All, Dot, switch
-from pytensor.tensor.subtensor import AdvancedIncSubtensor
+from pytensor.tensor.math import Dot, switch
 
 from synkhronos._backends.lean.rewrite import operands_alike
-from synkhronos._backends.vectorised.rewrite import is_replaced
 from synkhronos._backends.vectorised.table import TABLE
 from synkhronos._backends.vectorised.tails import LogNdtr, log_ndtr
 from synkhronos._engine.python_mode import python_mode
@@ -182,12 +180,12 @@ def without_axes(variable: Any) -> Any:
     return variable
 
 
-def rewritten(graph: Any, *more: str) -> Any:
+def rewritten(graph: Any) -> Any:
     """A copy of the graph, rewritten, without the rewrites for C.
 
     The latter make PyTensor look for a BLAS to link with, and warn if it finds none.
     """
-    include = "canonicalize", "stabilize", *more
+    include = "canonicalize", "stabilize"
     return rewrite_graph(graph, include=include, exclude=("cxx_only",), clone=True)
 
 
@@ -227,29 +225,6 @@ def stable(outputs: Sequence[Any]) -> list[Any]:
     graph = FunctionGraph(outputs=clone_replace(list(outputs)), clone=False)
     optdb["stabilize"].query(RewriteDatabaseQuery(include=_LOGARITHMS)).rewrite(graph)
     return list(graph.outputs)
-
-
-def hinders_vectorising(variable: Variable) -> bool:
-    """Whether a loop that could be vectorised is not, if what computes the variable is part of it.
-
-    Such loops are sums by indices, and whether a condition holds in all rows.
-    """
-    node = variable.owner
-    if node is None or not isinstance(node.op, AdvancedIncSubtensor | All):
-        return False
-    stack, seen = [node.inputs[1 if isinstance(node.op, AdvancedIncSubtensor) else 0]], set[Any]()
-    while stack:
-        found = stack.pop()
-        inner = found.owner
-        if inner is None or found in seen or not isinstance(inner.op, Elemwise | DimShuffle):
-            continue  # a loop is fused through these operations
-        if all(found.type.broadcastable):
-            continue  # one number, which is computed before the loop
-        if is_replaced(found):
-            return True
-        seen.add(found)
-        stack += inner.inputs
-    return False
 
 
 @dataclass

@@ -26,9 +26,9 @@ from synkhronos.pymc._terms import Terms, read_model
 
 JAX_SAMPLERS = ("numpyro", "blackjax")
 _MOST_CHAINS = 4  # that `pm.sample` takes by itself
-# Of all gradients, plain: to prove and compile a density takes a few seconds, and to divide it, to
-# compile for members and to measure takes longer than sampling with a density on one core.
-_CHEAP_SECONDS, _LONG_SECONDS = 4.0, 60.0
+# Of all gradients, plain: to prove a density takes about a second, and to divide it, to compile for
+# members and to measure takes longer than sampling with a density on one core.
+_CHEAP_SECONDS, _LONG_SECONDS = 1.5, 60.0
 
 
 class Way(Protocol):

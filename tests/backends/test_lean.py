@@ -14,7 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytensor.graph.basic import Apply
 from pytensor.tensor.basic import Split
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
+from pytensor.tensor.rewriting.fused_elemwise import FusedElemwise
+from pytensor.tensor.subtensor import AdvancedSubtensor
 from selection import thorough
 
 from synkhronos._backends.lean import reductions, rewrite
@@ -358,3 +361,45 @@ def test_sums_of_outer_products_are_products() -> None:
         plain = pytensor.function([a, b, column], graph, mode="FAST_COMPILE", **given)
         np.testing.assert_allclose(fast(*values), plain(*values), rtol=1e-14, err_msg=what)
         assert ("dot" in pytensor.printing.debugprint(fast, file="str").lower()) == is_product, what
+
+
+def operations(compiled, kind):
+    """The number of operations of this kind in a function's graph."""
+    return sum(isinstance(node.op, kind) for node in compiled.maker.fgraph.apply_nodes)
+
+
+def test_loops_gather_rows_by_themselves():
+    """Value and gradient read the same rows: no array of them is made for both."""
+    a, b, square = pt.dmatrix("a"), pt.dmatrix("b"), pt.dmatrix("square")
+    i, mask = pt.lvector("i"), pt.vector("mask", dtype="bool")
+    products = (a[i] * b[i]).sum(axis=1)
+    cases = {
+        "value and gradient": ([products.sum(), *pt.grad(pt.sqr(products).sum(), [a, b])], 0),
+        "one loop": ([(a[i] * b[i]).sum()], 0),
+        "a product also": ([pt.sqr(a[i]).sum(axis=1), pt.sqrt(a[i]), a[i] @ square], 1),
+        "a mask": ([pt.sqr(a[mask]).sum(axis=1), pt.sqrt(a[mask])], 0),
+    }
+    r = np.random.default_rng(0)
+    rows = np.array([0, 6, 6, -1])
+    values = r.random((7, 3)), r.random((7, 3)), r.random((3, 3)), rows, np.arange(7) % 2 == 0
+    for what, (graph, gathers) in cases.items():
+        given = [a, b, square, i, mask]
+        fast = pytensor.function(given, graph, mode=lean("NUMBA"), on_unused_input="ignore")
+        plain = pytensor.function(given, graph, mode="FAST_COMPILE", on_unused_input="ignore")
+        for found, wanted in zip(fast(*values), plain(*values), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-14, err_msg=what)
+        assert operations(fast, AdvancedSubtensor) == gathers, what
+
+
+def test_columns_join_the_loops_of_vectors():
+    """The gradient of a sum over an axis is a column; what it is made of are vectors."""
+    x, column = pt.dmatrix("x"), pt.tensor("column", dtype="float64", shape=(None, 1))
+    total = x.sum(axis=1)
+    graph = [pt.sqr(total) + 1, (pt.sqr(total)[:, None] * 3 - column) * x]
+    r = np.random.default_rng(0)
+    values = r.random((5, 3)), r.random((5, 1))
+    fast = pytensor.function([x, column], graph, mode=lean("NUMBA"))
+    plain = pytensor.function([x, column], graph, mode="FAST_COMPILE")
+    for found, wanted in zip(fast(*values), plain(*values), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-14)
+    assert operations(fast, Elemwise | FusedElemwise) == 2  # one of vectors, one of the matrix

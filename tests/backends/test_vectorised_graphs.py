@@ -12,9 +12,11 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pymc.distributions.dist_math import I1e
-from pytensor.graph.traversal import ancestors
 from pytensor.scalar.math import TriGamma
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.math import All
+from pytensor.tensor.rewriting.fused_elemwise import FusedElemwise
+from pytensor.tensor.subtensor import AdvancedIncSubtensor
 from selection import thorough
 
 import synkhronos as synk
@@ -24,7 +26,6 @@ from synkhronos._backends.vectorised.op import Vectorised, has_vectorised
 from synkhronos._backends.vectorised.rewrite import vectorising
 from synkhronos._backends.vectorised.table import TABLE
 from synkhronos.extensions import make_train_function, updates
-from synkhronos.pymc._rewrites import hinders_vectorising
 
 CPU = numba.core.codegen.get_host_cpu_features()
 VALUE = np.array([0.3, 0.5, 1.5, 2.5, 20.0])
@@ -228,16 +229,32 @@ def test_a_number_beside_an_array_becomes_part_of_the_loop(exponent: str) -> Non
     assert re.search(r"vf?n?m(ul|add|sub)\w*pd\s.*%[yz]mm", code)
 
 
-def test_what_hinders_vectorising() -> None:
+def test_sums_by_index_and_conditions_leave_loops_vectorised() -> None:
     """numba does not vectorise a loop that adds to indexed elements, or compares all."""
-    x = pt.vector("x", dtype="float64", shape=(9,))
-    at = pt.vector("at", dtype="int64", shape=(9,))
-    values = pt.sqr(x * 2), pt.sigmoid(x * 2) * 3, pt.exp(x).sum()  # another loop computes the sum
-    sums = [pt.zeros(3)[at].inc(v) for v in values]
-    found = [any(map(hinders_vectorising, ancestors([v]))) for v in sums]
-    assert found == [False, True, False]
-    number = pt.dscalar("number")  # whose function is computed before the loop
-    by_scale = pt.zeros(3)[at].inc(pt.sqr(x) / pt.exp(number))
-    assert not any(map(hinders_vectorising, ancestors([by_scale])))
-    assert any(map(hinders_vectorising, ancestors([pt.all(pt.exp(x) > 0)])))
-    assert not any(map(hinders_vectorising, ancestors([pt.all(x > 0)])))
+    x, number = pt.vector("x", dtype="float64", shape=(9,)), pt.dscalar("number")
+    rows = pt.matrix("rows", dtype="float64", shape=(9, 2))
+    at, zeros = pt.vector("at", dtype="int64", shape=(9,)), pt.zeros(3)
+    cases = {
+        "no function": (zeros[at].inc(pt.sqr(x * 2)), True),
+        "a function": (zeros[at].inc(pt.sigmoid(x * 2) * 3), False),
+        "of one number": (zeros[at].inc(pt.sqr(x) / pt.exp(number)), True),
+        "an axis": (pt.zeros((3, 2))[at].inc(pt.exp(x)[:, None] * pt.ones((9, 2))), False),
+        "in another loop": (pt.zeros((3, 2))[at].inc(pt.exp(x)[:, None] * rows), True),
+        "a condition": (pt.all(pt.exp(x) > 0), False),
+        "a condition without a function": (pt.all(x > 0), True),
+    }
+    r = np.random.default_rng(0)
+    values = r.random(9), 0.5, r.random((9, 2)), r.integers(0, 3, 9)
+    for what, (graph, joined) in cases.items():
+        given = [x, number, rows, at]
+        options = {"on_unused_input": "ignore"}
+        fast = pytensor.function(given, graph, mode=lean("NUMBA"), **options)
+        plain = pytensor.function(given, graph, mode="FAST_COMPILE", **options)
+        np.testing.assert_allclose(fast(*values), plain(*values), rtol=1e-14, err_msg=what)
+        loops = [n.op for n in fast.maker.fgraph.apply_nodes if isinstance(n.op, FusedElemwise)]
+        assert any(adds_or_compares(loop.fgraph) for loop in loops) == joined, what
+
+
+def adds_or_compares(graph: Any) -> bool:
+    """Whether a loop adds up by indices, or compares all rows."""
+    return any(isinstance(n.op, AdvancedIncSubtensor | All) for n in graph.apply_nodes)

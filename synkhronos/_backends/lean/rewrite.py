@@ -16,6 +16,8 @@ from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.math import Dot, cast
 from pytensor.tensor.shape import SpecifyShape
 
+from synkhronos._backends.lean.gathers import GathersByLoops
+from synkhronos._backends.lean.narrow import WithoutAxesOfOne
 from synkhronos._backends.lean.op import Lean
 from synkhronos._backends.lean.outer import SumsOfOuterProducts
 from synkhronos._backends.where import Where
@@ -25,6 +27,7 @@ log = logging.getLogger("synkhronos")
 TAG = "synkhronos_lean"
 _FLOATS = ("float32", "float64")
 _BEFORE_FUSION = 48.6
+_BEFORE_INDEXED_LOOPS = 99.0  # PyTensor joins gathers and loops at 100
 _LAST = 1001.0  # a position after all of PyTensor's own rewrites, and after those of `nn`
 
 
@@ -142,6 +145,10 @@ def register() -> None:
         optdb.register("synkhronos_lean_operations", _Replace(), TAG, position=_LAST)
         products = SumsOfOuterProducts()
         optdb.register("synkhronos_outer_products", products, TAG, position=_BEFORE_FUSION)
+        narrow = WithoutAxesOfOne()
+        optdb.register("synkhronos_without_axes", narrow, TAG, position=_BEFORE_FUSION)
+        gathers = GathersByLoops()
+        optdb.register("synkhronos_gathers", gathers, TAG, position=_BEFORE_INDEXED_LOOPS)
 
 
 def register_where(operation: type) -> None:

@@ -17,6 +17,7 @@ from pytensor.tensor.math import cast
 from pytensor.tensor.symbolic import FusibleSymbolicOp, FusibleSymbolicOpDerivative
 from pytensor.tensor.variable import TensorConstant
 
+from synkhronos._backends.vectorised.indexed import SumsByIndexOutside
 from synkhronos._backends.vectorised.op import Vectorised, has_vectorised
 from synkhronos._backends.vectorised.table import has_code
 from synkhronos._backends.where import Where
@@ -28,6 +29,7 @@ _FUNCTIONS = "synkhronos_vectorised_functions"
 _BEFORE_REPLACING = 48.4
 _BEFORE_FUSION = 48.5  # after the rewrites that look for PyTensor's operations
 _AFTER_FUSION = 49.05
+_BEFORE_INDEXED_LOOPS = 99.5  # PyTensor joins loops with indices and reductions at 100
 _SHORT = 32  # steps of a loop, four times what a register holds
 _wanted: ContextVar[bool] = ContextVar("wanted", default=True)
 
@@ -170,3 +172,5 @@ def _register(end: str, operation: type, tag: str) -> None:
     optdb.register(f"synkhronos_open{end}", _Open(operation), tag, position=_BEFORE_REPLACING)
     optdb.register(f"{_FUNCTIONS}{end}", _Replace(operation), tag, position=_BEFORE_FUSION)
     optdb.register(f"synkhronos_flat_loops{end}", _Flatten(operation), tag, position=_AFTER_FUSION)
+    outside = SumsByIndexOutside(operation)
+    optdb.register(f"synkhronos_indexed{end}", outside, tag, position=_BEFORE_INDEXED_LOOPS)
