@@ -4,6 +4,7 @@
 ``_parallel``          `parallel`: divides a model's log-density until it is closed
 ``_fast``              `fast`: a copy of a model with a faster log-density, without members
 ``_sampling``          `sample`: chooses how the chains are sampled, and calls `pm.sample`
+``_nutpie``            calls `pm.sample`, for which nutpie compiles in less time
 ``_estimate``          the seconds of a gradient, from its graph
 ``_members``           chains with members, by a measurement
 ``_chain_processes``   chains of nutpie with members, each in a process of its own

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from pymc import sample as pm_sample
 
 import synkhronos.pymc._numba  # noqa: F401 (registers the operation)
 from synkhronos._api.advice import seconds_of
@@ -44,6 +43,7 @@ from synkhronos.pymc._divided import (
 from synkhronos.pymc._evaluator import Evaluator
 from synkhronos.pymc._fast import copied
 from synkhronos.pymc._likelihood import Likelihood, tell_forms
+from synkhronos.pymc._nutpie import sample as pm_sample
 from synkhronos.pymc._op import DividedLogp
 from synkhronos.pymc._proof import prove
 from synkhronos.pymc._rewrites import untraced

@@ -7,7 +7,6 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Protocol, cast
 
-from pymc import sample as pm_sample
 from pymc.sampling.mcmc import NUTPIE_INSTALLED
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
@@ -21,14 +20,15 @@ from synkhronos.pymc._divided import check_counts, model_of, refuse_divided
 from synkhronos.pymc._estimate import gradient_seconds, gradients_in_turn
 from synkhronos.pymc._fast import Faster, copied
 from synkhronos.pymc._likelihood import mode_of
+from synkhronos.pymc._nutpie import sample as pm_sample
 from synkhronos.pymc._rewrites import untraced
 from synkhronos.pymc._terms import Terms, read_model
 
 JAX_SAMPLERS = ("numpyro", "blackjax")
 _MOST_CHAINS = 4  # that `pm.sample` takes by itself
-# Of all gradients, plain: to prove a density takes about a second, and to divide it, to compile for
-# members and to measure takes longer than sampling with a density on one core.
-_CHEAP_SECONDS, _LONG_SECONDS = 1.5, 60.0
+# Of all gradients, plain: to prove and compile a density takes about 2 s more. To divide it, to
+# compile for members and to measure takes longer than sampling with a density on one core.
+_CHEAP_SECONDS, _LONG_SECONDS = 2.0, 60.0
 
 
 class Way(Protocol):

@@ -6,21 +6,22 @@ its own, which reads all rows again.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.tensor.basic import constant
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
-from pytensor.tensor.variable import TensorConstant
+from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 
 class WithoutAxesOfOne(GraphRewriter):
     """Computes arrays of (n, 1) as vectors of n."""
 
-    def add_requirements(self, fgraph: Any) -> None:
+    def add_requirements(self, fgraph: FunctionGraph) -> None:
         """Add none."""
 
-    def apply(self, fgraph: Any) -> None:
+    def apply(self, fgraph: FunctionGraph) -> None:
         """Replace the operations of a graph whose loops are not fused yet."""
         for node in fgraph.toposort():
             if not isinstance(node.op, Elemwise):
@@ -31,13 +32,15 @@ class WithoutAxesOfOne(GraphRewriter):
             if not 0 < len(kept) < ndim:
                 continue
             back = [kept.index(i) if i in kept else "x" for i in range(ndim)]
-            found: Any = node.op(*[_of_axes(v, kept) for v in node.inputs], return_list=True)
+            found: Any = node.op(
+                *[_of_axes(cast(TensorVariable, v), kept) for v in node.inputs], return_list=True
+            )
             pairs = list(zip(node.outputs, [v.dimshuffle(*back) for v in found], strict=True))
             if all(old.type.is_super(new.type) for old, new in pairs):
                 fgraph.replace_all(pairs, reason="synkhronos_without_axes_of_one")
 
 
-def _of_axes(variable: Any, kept: list[int]) -> Any:
+def _of_axes(variable: TensorVariable, kept: list[int]) -> Any:
     """The variable with these axes alone, which may be what the others were added to."""
     if isinstance(variable, TensorConstant):
         dropped = tuple(i for i in range(variable.type.ndim) if i not in kept)

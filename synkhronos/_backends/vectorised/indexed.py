@@ -7,9 +7,11 @@ ms instead of 9.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 from pytensor.compile.ops import view_op
+from pytensor.graph.basic import Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import All
 from pytensor.tensor.subtensor import AdvancedIncSubtensor
@@ -21,12 +23,12 @@ from synkhronos._backends.where import Where
 class SumsByIndexOutside(Where):
     """Puts a view between a loop with vectorised functions and a sum by indices of its result."""
 
-    def change(self, fgraph: Any) -> None:
+    def change(self, fgraph: FunctionGraph) -> None:
         """Change the graph, before PyTensor joins loops with their indices and reductions."""
         for node in fgraph.toposort():
             position = _terms(node.op)
             if position is not None and _vectorised(node.inputs[position]):
-                terms = view_op(node.inputs[position])
+                terms = cast(Variable, view_op(node.inputs[position]))
                 fgraph.change_node_input(node, position, terms, reason="synkhronos_sums_by_index")
 
 
@@ -37,7 +39,7 @@ def _terms(op: object) -> int | None:
     return 0 if isinstance(op, All) else None
 
 
-def _vectorised(terms: Any) -> bool:
+def _vectorised(terms: Variable) -> bool:
     """Whether a loop with vectorised functions computes more than one number."""
     node = terms.owner
     while node is not None and isinstance(node.op, DimShuffle):

@@ -1,0 +1,158 @@
+"""nutpie's functions, compiled in less time. This file alone knows how nutpie compiles.
+
+nutpie (0.16) calls PyTensor's compiled functions from C functions that numba does not cache:
+
+* numba links and optimises the whole log-density again for each of them, in each process. Here
+  they call its machine code, which is in the cache.
+* An assignment of a slice brings a message with lengths, whose code takes numba 1.3 s. Here they
+  are loops.
+
+Functions are compiled in the mode of groups: :mod:`synkhronos._backends.lean`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from pymc import sample as pm_sample
+from pytensor.compile.mode import Mode, predefined_modes
+
+from synkhronos._backends.lean.closed import ClosedLinker
+from synkhronos._backends.lean.mode import with_lean
+
+log = logging.getLogger("synkhronos")
+
+_MODE = "NUMBA"  # the name of the mode that nutpie compiles for
+_SUCCESS, _FAILED, _NOT_FINITE_GRADIENT, _NOT_FINITE_VALUE = 0, 1, 3, 4
+_ANOTHER_LENGTH, _NOT_EXPANDED = -1, -2
+
+
+def sample(*args: object, **kwargs: object) -> Any:
+    """`pm.sample`, with a compilation in less time if nutpie samples in mode NUMBA."""
+    with compiled_soon():
+        return pm_sample(*args, **kwargs)
+
+
+@contextmanager
+def compiled_soon() -> Iterator[None]:
+    """A context in which nutpie compiles a model in less time; without nutpie it does nothing."""
+    try:
+        module: Any = importlib.import_module("nutpie.compile_pymc")
+        compile_model = module._compile_pymc_model_numba
+        names = [*_FUNCTIONS, "make_extraction_fn"]
+        missing = [name for name in names if not hasattr(module, name)]
+    except (ImportError, AttributeError) as exc:
+        missing = [str(exc)]
+    if missing:
+        log.debug("nutpie compiles as it is: %s", missing)
+        yield
+        return
+
+    @functools.wraps(compile_model)
+    def compile_soon(*args: object, **kwargs: object) -> object:
+        with _in_mode_of_groups(), _replaced(module, _FUNCTIONS):
+            return compile_model(*args, **kwargs)
+
+    with _replaced(module, {compile_model.__name__: compile_soon}):
+        yield
+
+
+@contextmanager
+def _in_mode_of_groups() -> Iterator[None]:
+    """Compile for mode NUMBA as groups do, in all threads of the process."""
+    mode = predefined_modes[_MODE]
+    predefined_modes[_MODE] = with_lean(Mode(ClosedLinker(), mode.provided_optimizer))
+    try:
+        yield
+    finally:
+        predefined_modes[_MODE] = mode
+
+
+@contextmanager
+def _replaced(module: object, functions: Mapping[str, Callable[..., object]]) -> Iterator[None]:
+    before = {name: getattr(module, name) for name in functions}
+    for name, function in functions.items():
+        setattr(module, name, function)
+    try:
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(module, name, function)
+
+
+def _log_density(
+    length: int,
+    function: Callable[..., tuple[np.ndarray, ...]],
+    data: np.ndarray,
+    keys: Sequence[str],
+    shared: Mapping[str, np.ndarray],
+) -> tuple[Callable[..., int], object]:
+    """A function for nutpie's sampler, and its type: writes value and gradient, returns a code."""
+    numba: Any = importlib.import_module("numba")
+    module: Any = importlib.import_module("nutpie.compile_pymc")
+    evaluate = module.make_extraction_fn(function, shared, keys, data.dtype)
+    types = numba.types
+    numbers = types.CPointer(types.double)
+
+    def log_density(
+        dim: int, x: np.ndarray, out: np.ndarray, logp: np.ndarray, data: object
+    ) -> int:
+        if dim != length:
+            return _ANOTHER_LENGTH
+        try:
+            value, gradient = evaluate(numba.carray(x, (length,)), data)
+            logp[0] = value[()]
+            finite = True
+            for i in range(length):
+                out[i] = gradient[i]
+                finite &= math.isfinite(out[i])
+            if not finite:
+                return _NOT_FINITE_GRADIENT
+            if not math.isfinite(logp[0]):
+                return _NOT_FINITE_VALUE
+        except Exception:
+            return _FAILED
+        return _SUCCESS
+
+    given = types.uint64, numbers, numbers, numbers, types.voidptr
+    return log_density, types.int64(*given)
+
+
+def _expanded(
+    length: int,
+    expanded: int,
+    function: Callable[..., tuple[np.ndarray, ...]],
+    data: np.ndarray,
+    keys: Sequence[str],
+    shared: Mapping[str, np.ndarray],
+) -> tuple[Callable[..., int], object]:
+    """A function for nutpie's trace, and its type: writes all variables of a draw."""
+    numba: Any = importlib.import_module("numba")
+    module: Any = importlib.import_module("nutpie.compile_pymc")
+    evaluate = module.make_extraction_fn(function, shared, keys, data.dtype)
+    types = numba.types
+    numbers = types.CPointer(types.double)
+
+    def expand(dim: int, count: int, x: np.ndarray, out: np.ndarray, data: object) -> int:
+        if dim != length or count != expanded:
+            return _ANOTHER_LENGTH
+        try:
+            (values,) = evaluate(numba.carray(x, (length,)), data)
+            for i in range(expanded):
+                out[i] = values[i]
+        except Exception:
+            return _NOT_EXPANDED
+        return _SUCCESS
+
+    given = types.uint64, types.uint64, numbers, numbers, types.voidptr
+    return expand, types.int64(*given)
+
+
+_FUNCTIONS = {"_make_c_logp_func": _log_density, "_make_c_expand_func": _expanded}
