@@ -9,7 +9,7 @@
 ``_members``           chains with members, by a measurement
 ``_chain_processes``   chains of nutpie with members, each in a process of its own
 ``_chain_progress``    how far these are
-``_node_chains``       the same on several nodes: each samples some chains, by ``_chains_process``
+``_node_chains``       the same on several nodes: each samples some chains, by ``_node_main``
 ``_terms``             a model's observed terms and Potentials, and which of them cannot be divided
 ``_summands``          sums over rows in a scalar log-density, which are divided, and the rest
 ``_undivided``         the terms that stay in the master: their share of the time

@@ -92,7 +92,7 @@ class ChainsProcess:
             held = undo.enter_context(lifeline())
             with signals_blocked():  # an interrupt would lose a process that nobody knows yet
                 popen = start_interpreter(
-                    "synkhronos.pymc._chains_process",
+                    "synkhronos.pymc._node_main",
                     task,
                     descriptors=descriptors,
                     lifeline=held,
