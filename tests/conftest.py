@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,23 +73,53 @@ def size(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
+@pytest.fixture(scope="module")
+def lasting_groups(request: pytest.FixtureRequest) -> Iterator[dict[int, synk.Group]]:
+    """One group of each size for a whole module: to fork a new one takes longer than most tests.
+
+    A module has them by `usefixtures`, so that they start before what a test holds is counted. Its
+    tests with the marker `new_group` get new ones all the same.
+    """
+    tests = [item for item in request.session.items if item.path == request.path]
+    used = {name for item in tests for name in getattr(item, "fixturenames", ())}
+    sizes = SIZES if "group" in used else (2,) if "group2" in used else ()
+    made = {size: synk.Group(size) for size in sizes} if NODES == 1 else {}
+    yield made
+    for each in made.values():
+        each.close()
+
+
 @pytest.fixture
-def group(size: int) -> Iterator[synk.Group]:
+def group(size: int, request: pytest.FixtureRequest) -> Iterator[synk.Group]:
     """A group of each size, the current one."""
-    with of_size(size) as made:
+    with of_size(size, _lasting_of(request)) as made:
         yield made
 
 
 @pytest.fixture
-def group2() -> Iterator[synk.Group]:
+def group2(request: pytest.FixtureRequest) -> Iterator[synk.Group]:
     """A group of two."""
-    with of_size(2) as made:
+    with of_size(2, _lasting_of(request)) as made:
         yield made
+
+
+def _lasting_of(request: pytest.FixtureRequest) -> Mapping[int, synk.Group]:
+    """The lasting groups that this test may use."""
+    if "lasting_groups" not in request.fixturenames or request.node.get_closest_marker("new_group"):
+        return {}
+    return request.getfixturevalue("lasting_groups")
 
 
 @contextlib.contextmanager
-def of_size(size: int) -> Iterator[synk.Group]:
-    """A new group; where nodes have workers the same one while it lives, to save the start."""
+def of_size(size: int, lasting: Mapping[int, synk.Group]) -> Iterator[synk.Group]:
+    """A lasting group that is alive, else a new one.
+
+    Where nodes have workers it is the same one while it lives, to save the start.
+    """
+    if size in lasting and lasting[size].alive:
+        with lasting[size].active():
+            yield lasting[size]
+        return
     each, rest = divmod(size, NODES)
     if rest or (NODES > 1 and each != MEMBERS):
         pytest.skip(f"a group of {size} on {NODES} nodes of {MEMBERS} members")
@@ -109,7 +139,7 @@ _lasting: list[synk.Group] = []
 @pytest.fixture(scope="session", autouse=NODES > 1)
 def _lasts() -> Iterator[None]:
     """What a group that outlives a test holds counts as held before the first test; so does MPI."""
-    with of_size(SIZES[0]):
+    with of_size(SIZES[0], {}):
         pass
     yield
     for group in _lasting:

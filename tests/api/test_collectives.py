@@ -23,6 +23,8 @@ from synkhronos._plan.reductions import Reduction, combine
 from synkhronos._plan.rows import edges
 from synkhronos.testing.conformance import DTYPES
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 OPS = ("avg", "sum", "prod", "min", "max")
 SHAPES: tuple[tuple[int, ...], ...] = ((), (4,), (3, 2), (2, 3, 2), (1, 2, 1, 3), (0, 3))
 
@@ -457,6 +459,7 @@ def test_many_small_variables_travel_together(
         same(v.get_value(), found)
 
 
+@pytest.mark.new_group
 def test_names(group: synk.Group) -> None:
     """S68: a name stands for its variable in every verb."""
     x = pt.vector("x", dtype="float64")

@@ -14,6 +14,8 @@ import synkhronos as synk
 from synkhronos._api.consistency import Checksums, check_consistency, checksum, difference, sync
 from synkhronos.testing.conformance import DTYPES
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 SHAPES: tuple[tuple[int, ...], ...] = ((), (4,), (3, 2), (0, 3))
 
 

@@ -22,6 +22,8 @@ from physical_memory import physical_memory
 import synkhronos as synk
 from synkhronos.testing.conformance import DTYPES
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 Array = np.ndarray
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (0,), (5,), (3, 0), (0, 3), (2, 3), (2, 1, 3, 1, 2))

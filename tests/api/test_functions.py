@@ -38,6 +38,7 @@ from synkhronos._plan.rows import edges
 # The mechanics of local updates, of named reductions and of empty batches. `test_warnings.py` holds
 # what is warned of.
 pytestmark = [
+    pytest.mark.usefixtures("lasting_groups"),
     pytest.mark.filterwarnings("ignore::synkhronos.LocalUpdateWarning"),
     pytest.mark.filterwarnings("ignore::synkhronos.ReductionWarning"),
     pytest.mark.filterwarnings("ignore::synkhronos.BatchWarning"),
@@ -1231,6 +1232,7 @@ def test_functions_may_be_made_at_any_time(group: synk.Group) -> None:
     assert g(rows) == 40
 
 
+@pytest.mark.new_group
 def test_one_variable_in_two_functions_is_one(group: synk.Group) -> None:
     """Also where they were shipped apart."""
     s = shared(np.zeros(2), "s")
@@ -1246,6 +1248,7 @@ def test_one_variable_in_two_functions_is_one(group: synk.Group) -> None:
     assert g().tolist() == [40.0] * group.size
 
 
+@pytest.mark.new_group
 def test_functions_dropped_are_forgotten(group: synk.Group) -> None:
     x = matrix()
     f, g = make([x], x.sum()), make([x], x.max())

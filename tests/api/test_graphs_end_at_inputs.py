@@ -17,6 +17,7 @@ from synkhronos.extensions import make_local_train_function, make_train_function
 from synkhronos.extensions.train import make_train_function_pytensor
 
 pytestmark = [
+    pytest.mark.usefixtures("lasting_groups"),
     pytest.mark.filterwarnings("ignore:Setting default_update:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The no_default_updates parameter:DeprecationWarning"),
 ]

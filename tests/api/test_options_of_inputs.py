@@ -24,6 +24,8 @@ from pytensor.typed_list import make_list
 
 import synkhronos as synk
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "strict": {"strict": True},

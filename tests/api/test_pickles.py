@@ -30,6 +30,8 @@ from synkhronos.extensions import (
 from synkhronos.extensions.checkpoints import Checkpoints
 from synkhronos.training import Alternate, Trainer
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 WAYS: dict[str, Callable[[Any], Any]] = {
     "pickle": pickle.dumps,
     "copy.deepcopy": copy.deepcopy,

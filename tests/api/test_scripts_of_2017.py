@@ -21,7 +21,10 @@ from synkhronos.extensions import (
 X = np.random.default_rng(4).normal(size=(7, 3))
 Y = X @ [1.0, 2.0, 3.0]
 # PyTensor deprecates what scripts of that time use
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.usefixtures("lasting_groups"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 
 def shared(value: Any, name: str | None = None) -> Any:

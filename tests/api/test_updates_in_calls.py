@@ -20,7 +20,10 @@ from synkhronos._api import auto_slices
 from synkhronos._api.request import Request
 
 # The mechanics of local updates; `test_warnings.py` holds what is warned of.
-pytestmark = pytest.mark.filterwarnings("ignore::synkhronos.LocalUpdateWarning")
+pytestmark = [
+    pytest.mark.usefixtures("lasting_groups"),
+    pytest.mark.filterwarnings("ignore::synkhronos.LocalUpdateWarning"),
+]
 
 
 Array = np.ndarray

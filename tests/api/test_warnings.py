@@ -15,6 +15,8 @@ from modes import FAST
 import synkhronos as synk
 from synkhronos.extensions import make_train_function, updates
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 X = np.random.default_rng(2).normal(size=(7, 3))
 Y = X @ [1.0, 2.0, 3.0]
 

@@ -17,6 +17,8 @@ from synkhronos._engine.shipping import share_variables
 from synkhronos._plan.reductions import Reduction
 from synkhronos.testing.faults import Fault
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 
 class Step:
     """A training step of a linear model: gradient, all_reduce, update; negative targets raise."""

@@ -25,6 +25,8 @@ from synkhronos.extensions._rows import reader as loader_module
 from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.loader import Loader
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 Array = np.ndarray
 
 

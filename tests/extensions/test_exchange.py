@@ -24,6 +24,8 @@ from synkhronos.extensions._step.sparse import SparseSum
 from synkhronos.extensions._step.update import FlatUpdate
 from synkhronos.training import fit, guarded
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 
 def test_equals_the_oracle(group: synk.Group) -> None:
     """Ten steps of error feedback, on one node or on several."""

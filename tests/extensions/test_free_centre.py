@@ -18,6 +18,8 @@ from synkhronos import rules
 from synkhronos.extensions import Batches, make_train_function, updates
 from synkhronos.extensions.checkpoints import Checkpoints
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 ROWS = np.random.default_rng(0).normal(size=(400, 3))
 ADAM = FREE_RULES["centre"]
 

@@ -18,6 +18,8 @@ import synkhronos as synk
 from synkhronos import rules
 from synkhronos.extensions import make_train_function, updates
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 PLAIN = rules.Downpour(1, scale="none")
 MANY = 40_000  # elements, several blocks of an exchange
 

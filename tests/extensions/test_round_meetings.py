@@ -19,6 +19,8 @@ from synkhronos import rules
 from synkhronos.extensions import Batches, make_train_function, updates
 from synkhronos.extensions.checkpoints import Checkpoints
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 ADAM, OPTIONS = RULES["adam"]
 
 

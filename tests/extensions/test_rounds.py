@@ -20,6 +20,8 @@ from synkhronos import nn, rules
 from synkhronos._transport.communicators.solo import Solo
 from synkhronos.extensions import Batches, HalfPrecision, make_train_function, updates
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 ROUND_RULES = {
     "average": rules.Average(3),
     "average states": rules.Average(3, state="average"),

@@ -23,6 +23,8 @@ from synkhronos.extensions import make_train_function, make_train_function_pyten
 from synkhronos.extensions._step import update
 from synkhronos.extensions._step.update import FlatUpdate
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 
 @pytest.mark.each_choice
 @pytest.mark.parametrize("rule", RULES)

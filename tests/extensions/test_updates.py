@@ -28,6 +28,8 @@ from synkhronos._plan.rows import edges
 from synkhronos.extensions import make_local_train_function, make_train_function, updates
 from synkhronos.extensions.updates import Split, rule_of, split
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 STEPS = 10
 
 Array = np.ndarray

@@ -22,6 +22,8 @@ from synkhronos._engine.graph_collectives import CollectiveOp, ordered
 from synkhronos._plan.rows import edges
 from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 OPS = ("sum", "avg", "max", "min", "prod")
 ROWS = np.array([[1.5, -2.0], [0.0, 3.0], [2.5, 0.5], [-1.0, 3.0], [4.0, 1.0]])

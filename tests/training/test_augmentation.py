@@ -19,6 +19,8 @@ from synkhronos import nn, rules
 from synkhronos.extensions import Batches, Loader, make_train_function, updates
 from synkhronos.training import Event, Metric, Trainer, augmentation_words, fit
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 N, SIDE = 23, 4
 IMAGES = np.random.default_rng(0).integers(0, 256, (N, SIDE, SIDE, 1)).astype("uint8")
 NUMBERS = np.arange(N, dtype="int32")

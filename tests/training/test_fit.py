@@ -44,6 +44,8 @@ from synkhronos.training import (
 from synkhronos.training._run import evaluation, loop
 from synkhronos.training._run.position import Position
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(103, 6))
 LABELS = (ROWS @ RNG.normal(size=(6, 3))).argmax(axis=1).astype("int32")

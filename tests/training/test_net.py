@@ -19,6 +19,8 @@ from synkhronos import nn
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.training import Net, Pair, Trainer, fit
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (40, 1, 6, 6)).astype("uint8")
 TARGET = RNG.normal(size=40)

@@ -21,6 +21,8 @@ from synkhronos.extensions import updates
 from synkhronos.training import config, fit, read_metrics
 from synkhronos.training.configured import train
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 SGD = functools.partial(updates.sgd, learning_rate=0.05)
 # by the words of a config: the rule
 RULES: dict[str, rules.Rule] = {

@@ -20,6 +20,8 @@ from synkhronos.extensions import Batches, Loader, updates
 from synkhronos.training import fit
 from synkhronos.training._run import shapes
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 N = 6
 CASES = {
     "channels first": ((28, 26, 1), (1, 28, 26), r"28 x 26 x 1, .*takes 1 x 28 x 26: .*\(0, 3, 1"),

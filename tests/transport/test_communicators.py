@@ -7,6 +7,8 @@ import pytest
 import synkhronos as synk
 from synkhronos.testing import conformance
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 
 @pytest.mark.each_choice
 @pytest.mark.parametrize("dtype", conformance.DTYPES)

@@ -17,6 +17,8 @@ import synkhronos as synk
 from synkhronos.extensions import Batches, Loader
 from synkhronos.training import sources
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 Array = np.ndarray
 X = np.arange(60.0).reshape(30, 2)
 Y = np.arange(30) % 3
