@@ -286,7 +286,7 @@ def brought(value: np.ndarray) -> np.ndarray | jax.Array:
 
 def is_held(value: object) -> bool:
     """Whether a value is an array of JAX, entirely on the device that JAX computes on."""
-    jax = sys.modules.get("jax")
+    jax = imported()
     if jax is None or not isinstance(value, jax.Array):
         return False
     return bool(value.devices() == {jax.devices()[0]})
@@ -464,6 +464,15 @@ class _Setting:
 _settings: dict[str, _Setting] = {}
 
 
+def imported() -> Any:
+    """JAX if this process has imported it, else None.
+
+    ArviZ puts a module of the name into ``sys.modules`` that imports JAX, for some seconds, once an
+    attribute of it is read. That one counts as not imported.
+    """
+    return sys.modules.get("jax") if "jax._src" in sys.modules else None
+
+
 def has_run() -> bool:
     """Whether JAX has started a backend in this process."""
     bridge = sys.modules.get("jax._src.xla_bridge")
@@ -561,7 +570,7 @@ def _hold(settings: Mapping[str, str]) -> None:
 
 def _option(name: str) -> Any:
     """JAX's option of the name of an environment variable, or the variable if there is none."""
-    jax = sys.modules.get("jax")
+    jax = imported()
     if jax is None or name not in _OPTIONS:
         return os.environ.get(name, _OPTIONS.get(name))
     return jax.config._read(name.lower())  # some options are not attributes
@@ -573,7 +582,7 @@ def _set(name: str, value: str | None, option: object) -> None:
         os.environ.pop(name, None)
     else:
         os.environ[name] = value
-    jax = sys.modules.get("jax")
+    jax = imported()
     if jax is not None and name in _OPTIONS and not has_run():
         jax.config.update(name.lower(), option)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
-import sys
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +14,7 @@ from pymc.model.core import BaseModel
 from pymc.util import treedict
 from pytensor.graph.replace import clone_replace
 
+from synkhronos._backends import jax as jax_backend
 from synkhronos._checks import check_integer, or_none, shown
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.pymc._alarm import caller_of
@@ -157,7 +157,7 @@ class Divided:
 
 def _register_jax() -> None:
     """Register the operation with JAX, if this process uses JAX."""
-    if "jax" in sys.modules:
+    if jax_backend.imported() is not None:
         importlib.import_module("synkhronos.pymc._jax")
 
 

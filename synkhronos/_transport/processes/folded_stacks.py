@@ -70,7 +70,9 @@ def _owner(file: str, function: str) -> str:
     if (file, function) == ("<string>", "<module>"):  # the first code of a worker started by exec
         return "engine"
     modules = [sys.modules.get(name) for name in _ENGINE]
-    places = [str(getattr(m, "__file__", None)) for m in modules if m is not None]
+    # ArviZ has a module in the place of JAX that imports it once getattr reads any attribute.
+    specs = [object.__getattribute__(m, "__spec__") for m in modules if m is not None]
+    places = [str(spec.origin) for spec in specs]
     if any(file.startswith(os.path.join(os.path.dirname(place), "")) for place in places):
         return "engine"
     return "library" if file.startswith(_LIBRARY) or "site-packages" in file else "user"

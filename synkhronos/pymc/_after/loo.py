@@ -6,14 +6,13 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
+import arviz_stats
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from arviz_base import rcParams
-from arviz_stats import loo as arviz_loo
 from pymc.model import modelcontext
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pymc.pytensorf import resolve_backend_compile_kwargs
@@ -278,6 +277,7 @@ def _result(
     elpd_i = rows.copy(data=elpd)
     total, se, p, _ = elpd_i.azstats.loo_summary(rows.copy(data=lppd - elpd))
     values = {
+        "scale": "log",
         "elpd": total,
         "se": se,
         "p": p,
@@ -289,16 +289,19 @@ def _result(
         "pareto_k": rows.copy(data=pareto_k) if pointwise else None,
         "log_weights": None,
     }
-    return replace(_of_arviz(), **values)
+    return _of_arviz(values)
 
 
-def _of_arviz() -> Any:
-    """A result of ArviZ, whatever class its version has."""
-    few = DataArray(np.random.default_rng(0).normal(size=(1, 50, 2)), dims=("chain", "draw", "row"))
-    tree = {"posterior": Dataset({"y": few}), "log_likelihood": Dataset({"y": few})}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return arviz_loo(DataTree.from_dict(tree), pointwise=True)
+def _of_arviz(values: dict[str, object]) -> Any:
+    """A result of ArviZ, of the class that its version has.
+
+    It is not one of `arviz_stats.loo` for a few numbers, which asks SciPy for a sum: SciPy looks
+    whether they are JAX's, and so reads an attribute of the module that imports JAX late.
+    """
+    made = getattr(arviz_stats, "ELPDDataLOO", None)  # from 1.3
+    if made is not None:
+        return made(**values)
+    return arviz_stats.ELPDData(kind="loo", **values)
 
 
 def _named(rows: DataArray, marked: np.ndarray, values: np.ndarray | None = None) -> str:
