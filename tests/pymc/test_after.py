@@ -513,6 +513,42 @@ def test_smoothing_is_that_of_arviz(draws: int, odd: float | None) -> None:
     assert np.allclose(lppd - elpd, p, rtol=1e-8, atol=1e-8, equal_nan=True)
 
 
+def tails_of_every_form() -> dict[str, np.ndarray]:
+    r = np.random.default_rng(2)
+    draws = 4000
+    step = draws // pareto._SAMPLE
+    normal = r.normal(size=draws)
+    largest_in_sample = np.full(draws, -1.0) + 0.1 * normal
+    largest_in_sample[: pareto._SAMPLE * step : step] -= 50
+    smallest_in_sample = np.where(np.arange(draws) % step == 0, 1.0, -1.0) + 0.1 * normal
+    return {
+        "no draw of the sample in the tail": smallest_in_sample,
+        "the sample is the tail": largest_in_sample,
+        "ties": normal.round(1),
+        "two values": np.where(normal > 1, 0.0, -1.0),
+        "in order": np.sort(normal),
+        "heavy": -np.abs(r.standard_cauchy(draws)) * 100,
+        "light": -1e-3 * r.random(draws),
+    }
+
+
+@pytest.mark.parametrize(("form", "row"), tails_of_every_form().items())
+def test_a_tail_of_any_form_is_found(form: str, row: np.ndarray) -> None:
+    elpd, k, lppd = (np.empty(1) for _ in range(3))
+    array = xr.DataArray(row[None, None], dims=("row", "chain", "draw"))
+    same = pareto.smooth(row[None], pareto.tail_length(len(row), 1.0), elpd, k, lppd)
+    try:
+        weights, expected_k = array.azstats.psislw(r_eff=1.0, dim=["chain", "draw"])
+    except ValueError:  # all values in the tail are the same
+        assert len(same) == 1
+        return
+    assert not len(same)
+    expected, _, p = array.azstats.loo(log_weights=weights, pareto_k=expected_k)
+    assert np.allclose(elpd, expected, rtol=1e-9, atol=1e-12, equal_nan=True)
+    assert np.allclose(k, expected_k, rtol=1e-8, atol=1e-9, equal_nan=True)
+    assert np.allclose(lppd - elpd, p, rtol=1e-8, atol=1e-12, equal_nan=True)
+
+
 @pytest.mark.usefixtures("zarr_ends")
 def test_one_point_without_dimensions_and_bools(tmp_path: Path) -> None:
     """Also in a store."""

@@ -15,7 +15,7 @@ from synkhronos.pymc._after.pareto import smooth
 from synkhronos.pymc._after.work import InMemory, Target, Work
 
 _BYTES = 64 << 20  # of the log-likelihoods of a block
-_DRAWS = 16  # copied together, since a line of memory has 8 numbers
+_DRAWS = 32  # copied together, since a line of memory has 8 numbers
 
 
 @dataclass
@@ -53,8 +53,11 @@ class LooRows(Work):
     def compute(self, mine: Sequence[range], target: Target) -> Iterator[int]:
         assert isinstance(target, InMemory)
         done = 0
+        longest = max(map(len, mine), default=0)
+        memory = np.empty((longest * self.each, self.draws))  # new pages take longer than numbers
         for rows in mine:
-            found = self.log_likelihoods(rows)
+            found = memory[: len(rows) * self.each]
+            self.log_likelihoods(rows, found)
             part = slice(rows.start * self.each, rows.stop * self.each)
             elpd, pareto_k, lppd, same = (array[part] for array in target.arrays)
             same[:] = 0
@@ -63,8 +66,8 @@ class LooRows(Work):
             yield done
 
     @abstractmethod
-    def log_likelihoods(self, rows: range) -> np.ndarray:
-        """Those of some rows, of shape ``(len(rows) * each, draws)``."""
+    def log_likelihoods(self, rows: range, found: np.ndarray) -> None:
+        """Those of some rows, into an array of shape ``(len(rows) * each, draws)``."""
 
 
 @dataclass
@@ -83,9 +86,13 @@ class StoredRows(LooRows):
     def in_processes(self) -> bool:
         return not self.values.encoding  # of a file, whose reader may have threads
 
-    def log_likelihoods(self, rows: range) -> np.ndarray:
-        found = self.values[rows.start : rows.stop].values
-        return np.ascontiguousarray(found.reshape(-1, self.draws), np.float64)
+    def log_likelihoods(self, rows: range, found: np.ndarray) -> None:
+        values = self.values[rows.start : rows.stop].values
+        shaped = found.reshape(values.shape)
+        for chain in range(values.shape[-2]):
+            for first in range(0, values.shape[-1], _DRAWS):
+                several = (..., chain, slice(first, first + _DRAWS))
+                shaped[several] = values[several]
 
 
 @dataclass
@@ -107,10 +114,9 @@ class ModelRows(LooRows):
     def in_processes(self) -> bool:
         return in_processes(self.function)
 
-    def log_likelihoods(self, rows: range) -> np.ndarray:
+    def log_likelihoods(self, rows: range, found: np.ndarray) -> None:
         start, stop = np.asarray(rows.start), np.asarray(rows.stop)
         self.function.trust_input = True
-        found = np.empty((len(rows) * self.each, self.draws))
         few = np.empty((_DRAWS, len(found)))
         for first in range(0, self.draws, _DRAWS):
             several = range(first, min(first + _DRAWS, self.draws))
@@ -118,4 +124,3 @@ class ModelRows(LooRows):
                 given = [values[draw, ...] for values in self.inputs]
                 few[place] = self.function(*given, start, stop)[0].reshape(-1)
             found[:, several.start : several.stop] = few[: len(several)].T
-        return found
