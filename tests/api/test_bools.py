@@ -14,6 +14,8 @@ from modes import FAST
 import synkhronos as synk
 from synkhronos import ops
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 OPS = ("avg", "sum", "prod", "min", "max")
 COLUMNS = [[True, True, True], [True, False, False], [False, False, True], [False] * 3]
 

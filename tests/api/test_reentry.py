@@ -23,6 +23,8 @@ import synkhronos as synk
 from synkhronos import rules
 from synkhronos.extensions import make_train_function, updates
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 Checked = Callable[[], None]
 
 

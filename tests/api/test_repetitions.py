@@ -12,6 +12,8 @@ from selection import thorough
 
 import synkhronos as synk
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 
 def posted(group: synk.Group, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The commands that are written out in full from now on."""

@@ -16,6 +16,8 @@ import synkhronos as synk
 from synkhronos import extensions, rules
 from synkhronos.extensions import make_train_function, updates
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 PLAIN = rules.Downpour(1, scale="none")
 
 STARTS: dict[str, tuple[Callable[..., Any], str]] = {

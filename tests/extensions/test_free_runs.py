@@ -17,6 +17,8 @@ from synkhronos.extensions import make_train_function
 from synkhronos.extensions._apart.free.claims import BatchOrder, RowsOfBatches
 from synkhronos.testing import simulate
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 N, SIZE = 96, 8
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,13 +46,23 @@ def far_points(model: pm.Model, seed: int = 7) -> list[dict[str, np.ndarray]]:
     return moved + alone
 
 
-def evaluated(
-    model: pm.Model, at: list[dict[str, np.ndarray]], mode: Any = IN_PYTHON
-) -> list[tuple[Any, Any]]:
-    """(log-density, gradient) at each point, as the model is now."""
+Points = list[dict[str, np.ndarray]]
+
+
+def function(model: pm.Model, mode: Any = IN_PYTHON) -> Callable[[Points], list[tuple[Any, Any]]]:
+    """(log-density, gradient) at each point, with the data that the model then has."""
     logp, dlogp = model.compile_logp(mode=mode), model.compile_dlogp(mode=mode)
-    with np.errstate(all="ignore"):
-        return [(logp(p), dlogp(p)) for p in at]
+
+    def found(at: Points) -> list[tuple[Any, Any]]:
+        with np.errstate(all="ignore"):
+            return [(logp(p), dlogp(p)) for p in at]
+
+    return found
+
+
+def evaluated(model: pm.Model, at: Points, mode: Any = IN_PYTHON) -> list[tuple[Any, Any]]:
+    """(log-density, gradient) at each point, as the model is now."""
+    return function(model, mode)(at)
 
 
 def check_equal(

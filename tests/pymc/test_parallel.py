@@ -18,6 +18,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from comparing import IN_PYTHON, check_equal, evaluated, points
+from selection import thorough
 from user_scripts import run_script
 
 import synkhronos as synk
@@ -154,13 +155,13 @@ def test_set_data_of_the_same_length_and_of_others(group: synk.Group) -> None:
     r = np.random.default_rng(2)
     with synk.pymc.parallel(model):
         divided = model.compile_logp(mode=IN_PYTHON)
+        plain = type(model).logp(model)
+        expected = model.compile_fn(plain, mode=IN_PYTHON, inputs=model.value_vars)
         for rows in (40, 40, 17, 90):
             coords = {"obs": range(rows)}
             new = {"x": r.normal(size=(rows, 3)), "data": r.normal(size=rows)}
             with model:
                 pm.set_data(new, coords=coords)
-            plain = type(model).logp(model)
-            expected = model.compile_fn(plain, mode=IN_PYTHON, inputs=model.value_vars)
             for point in points(model, 2):
                 np.testing.assert_allclose(divided(point), expected(point), rtol=1e-10)
 
@@ -477,7 +478,7 @@ def by_rows(rows: int, latent: bool) -> pm.Model:
     return model
 
 
-@pytest.mark.parametrize(("rows", "latent"), [(30, False), (30, True), (2500, False)])
+@pytest.mark.parametrize(("rows", "latent"), [*thorough((30, False)), (30, True), (2500, False)])
 def test_a_value_alone_is_evaluated_without_its_gradient(
     group: synk.Group, monkeypatch: pytest.MonkeyPatch, rows: int, latent: bool
 ) -> None:

@@ -19,6 +19,8 @@ from synkhronos import rules
 from synkhronos.extensions import updates
 from synkhronos.training import fit, metrics
 
+pytestmark = pytest.mark.usefixtures("lasting_groups")
+
 NEW = np.random.default_rng(3)
 ROWS = NEW.normal(size=(44, 4))
 LABELS = (ROWS @ NEW.normal(size=(4, 3))).argmax(axis=1)
