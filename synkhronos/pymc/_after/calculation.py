@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -48,6 +49,8 @@ class Calculation(Work):
     seed : int or sequence of int
     block : int
         The number of draws in a block.
+    there : frozenset of int
+        The first draws of blocks that need not be computed.
     """
 
     function: Function
@@ -56,6 +59,7 @@ class Calculation(Work):
     sample_shape: tuple[int, ...]
     seed: Seed = 0
     block: int = 1
+    there: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         graph = self.function.maker.fgraph
@@ -75,16 +79,21 @@ class Calculation(Work):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled without the streams, which are parts of the function."""
-        given = self.function, self.names, self.inputs, self.sample_shape, self.seed, self.block
-        return Calculation, given
+        given = self.function, self.names, self.inputs, self.sample_shape, self.seed
+        return Calculation, (*given, self.block, self.there)
 
     @property
     def total(self) -> int:
-        return self.draws
+        return sum(map(len, self.parts))
+
+    @property
+    def before(self) -> int:
+        return self.draws - self.total
 
     @property
     def parts(self) -> list[range]:
-        return blocks(self.sample_shape, self.block)
+        every = blocks(self.sample_shape, self.block)
+        return [draws for draws in every if draws.start not in self.there]
 
     @property
     def draws(self) -> int:
@@ -136,6 +145,19 @@ class Calculation(Work):
         began = time.perf_counter()
         self.values(self.draws - 1)
         return first, time.perf_counter() - began
+
+    def digest(self) -> str:
+        """Equal for calculations of the same values, on one machine.
+
+        The model is told by the values of its first and its last draw.
+        """
+        given = hashlib.blake2b(digest_size=16)
+        shapes = [(values.dtype.str, values.shape) for values in self.inputs]
+        given.update(repr((self.names, self.sample_shape, self.seed, self.block, shapes)).encode())
+        values = (v for draw in (0, self.draws - 1) for v in self.values(draw))
+        for array in (*self.inputs, *values):
+            given.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        return given.hexdigest()
 
 
 def in_processes(function: Function) -> bool:

@@ -92,16 +92,24 @@ def results(
     """
     first, seconds = own.measured()
     shapes = [((*own.sample_shape, *value.shape), value.dtype) for value in first]
-    with divided(own, seconds * own.draws, what, cores, progressbar) as division:
-        if store is None:
+    if store is None:
+        with divided(own, seconds * own.total, what, cores, progressbar) as division:
             arrays = [division.empty(shape, dtype) for shape, dtype in shapes]
             flat = [a.reshape((own.draws, *v.shape)) for a, v in zip(arrays, first, strict=True)]
             division.run(InMemory(flat))
             return tree_of(dict(zip(own.names, arrays, strict=True)))
-        zeros = [np.broadcast_to(np.zeros((), dtype), shape) for shape, dtype in shapes]
-        tree = tree_of(dict(zip(own.names, zeros, strict=True)))
-        stored = {name: tree[name].to_dataset() for name in groups if name in tree.children}
-        target = Store.make(store, stored, own.names, own.sample_shape, own.block)
+    zeros = [np.broadcast_to(np.zeros((), dtype), shape) for shape, dtype in shapes]
+    tree = tree_of(dict(zip(own.names, zeros, strict=True)))
+    stored = {name: tree[name].to_dataset() for name in groups if name in tree.children}
+    given = stored, own.names, own.sample_shape, own.block
+    target = Store.of(store, *given, made_of=own.digest(), seed=own.seed)
+    is_there = target.is_there()
+    if is_there:
+        target.cleaned()
+        own.there = frozenset(part.start for part in own.parts if target.has(part))
+    with divided(own, seconds * own.total, what, cores, progressbar) as division:
+        if not is_there:
+            target.make(stored)  # after the start of processes, since zarr has threads
         division.run(target)
         return tree.assign(target.opened())
 
@@ -144,7 +152,7 @@ def divided(
 def _processes(work: Work, cores: int | None, seconds: float) -> int:
     """The number of processes: as many as cores, unless one alone is done sooner."""
     size = min(cores or len(available()), len(work.parts))
-    if size == 1 or not work.in_processes or trouble():
+    if size <= 1 or not work.in_processes or trouble():
         return 1
     start = _EXEC_SECONDS if reasons_against_fork() else _FORK_SECONDS
     return size if seconds * (1 - 1 / size) > start else 1
@@ -181,8 +189,11 @@ class Division:
                         self._tell(done, target)
             else:
                 self._run_in(self._group, target)
-        finally:
-            target.note(self._done)
+        except BaseException:
+            with contextlib.suppress(OSError):  # the disk may be full
+                target.note(self._work.before + self._done)
+            raise
+        target.note(self._work.before + self._done)
 
     def _run_in(self, group: Group, target: Target) -> None:
         packed = b"" if group.channel.started == "fork" else pack_graph(self._work)
@@ -213,7 +224,7 @@ class Division:
         self._done = done
         self._bar.show(done)
         if (now := time.monotonic()) > self._noted + _NOTE_SECONDS:
-            target.note(done)
+            target.note(self._work.before + done)
             self._noted = now
 
 

@@ -20,7 +20,7 @@ from synkhronos.pymc._after.calculation import Calculation, RandomSeed, seed_of
 from synkhronos.pymc._after.compiled import fast
 from synkhronos.pymc._after.division import checked, results
 from synkhronos.pymc._after.points import Points
-from synkhronos.pymc._after.store import check_store
+from synkhronos.pymc._after.store import check_store, seed_in
 
 
 class _Compiled:
@@ -105,7 +105,8 @@ def sample_posterior_predictive(
         This process alone computes if that takes less time than to start others.
     store : path, optional
         Write the draws into this zarr store as they come, and return a tree that reads them when
-        they are used. The group ``posterior_predictive``, or ``predictions``, must not be there.
+        they are used. The same call with the same store goes on where an earlier one has ended,
+        with the same bits; `random_seed` may be left out.
 
     Returns
     -------
@@ -115,10 +116,10 @@ def sample_posterior_predictive(
     Raises
     ------
     InputError, InputTypeError
-        An argument is not possible.
-    WorkerError, WorkerDied
-        A process has failed or died. With `store`, what was written stays: the attribute
-        ``draws_done`` of its group tells how many draws are.
+        An argument is not possible, or the store has the group of another call.
+    WorkerError, WorkerDied, OSError
+        A process has failed or died, or the disk is full. With `store`, what was written stays: the
+        attribute ``draws_done`` of its group tells how many draws are.
     MemoryError
         The draws do not fit in memory: use `store`.
 
@@ -147,7 +148,7 @@ def sample_posterior_predictive(
     how = {"what": what, "cores": cores, "progressbar": progressbar}
     if path is not None and not return_inferencedata:
         raise InputError(f"{what}: store= needs return_inferencedata=True")
-    seed = seed_of(random_seed)
+    seed = seed_of(seed_in(path, [group]) if random_seed is None else random_seed)
     model = modelcontext(model)
     if isinstance(trace, MultiTrace):
         trace = pm.to_inference_data(trace, model=model)
@@ -314,7 +315,7 @@ def sample_prior_predictive(
     how = {"what": what, "cores": cores, "progressbar": progressbar}
     if path is not None and not return_inferencedata:
         raise InputError(f"{what}: store= needs return_inferencedata=True")
-    seed = seed_of(random_seed)
+    seed = seed_of(seed_in(path, groups) if random_seed is None else random_seed)
     model = modelcontext(model)
     with _compiling(model) as compiled:
         one = pm.sample_prior_predictive(

@@ -2,7 +2,8 @@
 
 zarr makes the arrays, in the process of the user. Processes that compute write chunks as plain
 files, each under another name first. So they need no zarr, which would start threads in them, and a
-kill or a full disk leaves whole chunks only.
+kill or a full disk leaves whole chunks only. The same call then goes on with the chunks that are
+missing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from synkhronos._errors import BackendMissing, InputError, InputTypeError
 from synkhronos._host import files
 
 DONE, DRAWS = "draws_done", "draws"  # attributes of a group
+_MADE_OF, _SEED = "made_of", "random_seed"  # too: what a call goes on with
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,22 @@ class StoredArray:
     event: tuple[int, ...]
     dtype: np.dtype
 
+    def path(self, draws: range) -> Path:
+        """The file of the chunk of a block."""
+        places = list(np.unravel_index(draws.start, self.lead)) if self.lead else []
+        if places:
+            places[-1] //= self.block
+        return Path(self.folder, "c", *map(str, places), *("0" for _ in self.event))
+
+    def has(self, draws: range) -> bool:
+        """Whether the chunk of a block is there, as a whole."""
+        if not math.prod(self.event):
+            return True
+        try:
+            return self.path(draws).stat().st_size == math.prod(self.chunk) * self.dtype.itemsize
+        except OSError:
+            return False
+
     @property
     def chunk(self) -> tuple[int, ...]:
         """The shape of a chunk; zarr knows no dimension of length 0 in one."""
@@ -60,10 +79,7 @@ class StoredArray:
         if self.lead and len(values) < self.block:
             full = np.zeros((self.block, *self.event), self.dtype)
             full[: len(values)] = values
-        places = list(np.unravel_index(draws.start, self.lead)) if self.lead else []
-        if places:
-            places[-1] //= self.block
-        path = Path(self.folder, "c", *map(str, places), *("0" for _ in self.event))
+        path = self.path(draws)
         path.parent.mkdir(parents=True, exist_ok=True)
         files.replace(path, memoryview(np.ascontiguousarray(full)).cast("B"), lasting=False)
 
@@ -79,22 +95,31 @@ class Store:
     arrays : tuple of StoredArray
         Of the computed variables, in the order of a calculation's outputs.
     draws : int
+    made_of : str
+        A digest of all that the values follow from. A call whose digest is another one does not go
+        on with the store.
+    seed : int or sequence of int
     """
 
     path: str
     groups: tuple[str, ...]
     arrays: tuple[StoredArray, ...]
     draws: int
+    made_of: str
+    seed: int | Sequence[int]
 
     @staticmethod
-    def make(
+    def of(
         path: str,
         groups: Mapping[str, Dataset],
         names: Sequence[str],
         sample_shape: Sequence[int],
         block: int,
+        *,
+        made_of: str,
+        seed: int | Sequence[int],
     ) -> Store:
-        """Make groups with all that is not computed, and the arrays of what is.
+        """The store of a result; nothing is written yet.
 
         Parameters
         ----------
@@ -107,35 +132,72 @@ class Store:
             The lengths of the dimensions of the draws.
         block : int
             The draws in a chunk.
+        made_of, seed
+            As in `Store`.
         """
-        import zarr
-
         arrays: dict[str, StoredArray] = {}
         lead = tuple(sample_shape)
         for group, found in groups.items():
-            computed = [name for name in found.data_vars if name in names]
+            for name in (str(v) for v in found.data_vars if v in names):
+                shape, dtype = found[name].shape, found[name].dtype
+                if shape[: len(lead)] != lead:
+                    raise InputError(
+                        f"store: {name} has the shape {shape}, which is not that of draws {lead} "
+                        "and more dimensions: leave store= out"
+                    )
+                folder = os.path.join(path, group, name)
+                arrays[name] = StoredArray(folder, lead, block, shape[len(lead) :], dtype)
+        ordered = tuple(arrays[name] for name in names)
+        return Store(path, tuple(groups), ordered, math.prod(lead), made_of, seed)
+
+    def is_there(self) -> bool:
+        """Whether an earlier call has made the groups, of the same values.
+
+        Raises
+        ------
+        InputError
+            There are groups of other values.
+        """
+        there = [group for group in self.groups if _lies_in(self.path, group)]
+        if not there:
+            return False
+        for group in self.groups:
+            if _attributes(self.path, group).get(_MADE_OF) != self.made_of:
+                raise InputError(
+                    f"store={self.path!r}: the group {there[0]!r} is there already, of another "
+                    "model, other draws, another seed, other arguments or another machine: delete "
+                    "it, or name another store"
+                )
+        return True
+
+    def cleaned(self) -> None:
+        """Remove files that a killed process has not written to their end."""
+        for array in self.arrays:
+            for path in Path(array.folder).rglob(".*.new"):
+                path.unlink(missing_ok=True)
+
+    def has(self, draws: range) -> bool:
+        """Whether all values of a block are there."""
+        return all(array.has(draws) for array in self.arrays)
+
+    def make(self, groups: Mapping[str, Dataset]) -> None:
+        """Make the groups with all that is not computed, and the arrays of what is."""
+        import zarr
+
+        stored = {array.folder: array for array in self.arrays}
+        for group, found in groups.items():
+            folders = {str(v): os.path.join(self.path, group, str(v)) for v in found.data_vars}
+            computed = [name for name, folder in folders.items() if folder in stored]
             found.drop_vars(computed).to_zarr(
-                path, group=group, mode="a", zarr_format=3, consolidated=False
+                self.path, group=group, mode="a", zarr_format=3, consolidated=False
             )
-            folder = zarr.open_group(path, path=group, mode="r+")
+            made = zarr.open_group(self.path, path=group, mode="r+")
             for name in computed:
                 variable = found[name]
-                if variable.shape[: len(lead)] != lead:
-                    raise InputError(
-                        f"store: {name} has the shape {variable.shape}, which is not that of draws "
-                        f"{lead} and more dimensions: leave store= out"
-                    )
-                stored = StoredArray(
-                    os.path.join(path, group, name),
-                    lead,
-                    block,
-                    variable.shape[len(lead) :],
-                    variable.dtype,
-                )
-                folder.create_array(
+                made.create_array(
                     name,
                     shape=variable.shape,
-                    chunks=stored.chunk,
+                    chunks=stored[folders[name]].chunk,
                     dtype=variable.dtype,
                     filters=None,
                     compressors=None,
@@ -145,17 +207,24 @@ class Store:
                     dimension_names=[str(dim) for dim in variable.dims],
                     attributes=dict(variable.attrs),
                 )
-                arrays[name] = stored
-        store = Store(path, tuple(groups), tuple(arrays[name] for name in names), math.prod(lead))
-        store.note(0)
-        return store
+        self.note(0)
 
     def note(self, done: int) -> None:
         """Write how many draws are done into the attributes of the groups."""
-        for group in {Path(array.folder).parent for array in self.arrays}:
-            described = json.loads(files.read_text(group / "zarr.json"))
-            described.setdefault("attributes", {}).update({DONE: done, DRAWS: self.draws})
-            files.replace(group / "zarr.json", json.dumps(described))
+        seed = self.seed if isinstance(self.seed, int) else list(self.seed)
+        noted = {DONE: done, DRAWS: self.draws, _MADE_OF: self.made_of, _SEED: json.dumps(seed)}
+        for group in self.groups:
+            path = Path(self.path, group, "zarr.json")
+            described = json.loads(files.read_text(path))
+            described.setdefault("attributes", {}).update(noted)
+            # zarr warns of what is left in the folder of a group, and not of that in an array's
+            new = Path(self.arrays[0].folder, f".{secrets.token_hex(8)}.new")
+            try:
+                files.create(new, json.dumps(described))
+                new.replace(path)
+            except BaseException:
+                new.unlink(missing_ok=True)
+                raise
 
     def opened(self) -> dict[str, DataTree]:
         """The groups, whose values are read when they are used."""
@@ -165,6 +234,31 @@ class Store:
         }
 
 
+def _lies_in(path: str, group: str) -> bool:
+    return os.path.lexists(os.path.join(path, group))
+
+
+def _attributes(path: str, group: str) -> Mapping[str, object]:
+    """The attributes of a group; none if it is no group of zarr."""
+    try:
+        found: dict[str, object] = json.loads(files.read_text(Path(path, group, "zarr.json")))
+        attributes = found["attributes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return attributes if isinstance(attributes, dict) else {}
+
+
+def seed_in(path: str | None, groups: Sequence[str]) -> int | list[int] | None:
+    """The seed of the call that has made the groups of a store; None if they are not there."""
+    if path is None:
+        return None
+    seeds = [_attributes(path, group).get(_SEED) for group in groups]
+    found: int | list[int] | None = next(
+        (json.loads(seed) for seed in seeds if isinstance(seed, str)), None
+    )
+    return found
+
+
 def check_store(store: object, groups: Sequence[str]) -> str | None:
     """The path of a store that can be written.
 
@@ -172,14 +266,14 @@ def check_store(store: object, groups: Sequence[str]) -> str | None:
     ----------
     store : path or None
     groups : sequence of str
-        Groups that must not be there yet.
+        Groups that may be there only if a call like this one has made them.
 
     Raises
     ------
     InputTypeError
         It is not a path.
     InputError
-        It has one of these groups already.
+        It has one of these groups, and no such call has made it.
     BackendMissing
         zarr is not installed.
     """
@@ -192,10 +286,10 @@ def check_store(store: object, groups: Sequence[str]) -> str | None:
     except ImportError:
         raise BackendMissing("zarr", "data") from None
     path = os.path.abspath(os.fspath(store))
-    there = [group for group in groups if os.path.lexists(os.path.join(path, group))]
-    if there:
-        raise InputError(
-            f"store={os.fspath(store)!r}: the group {there[0]!r} is there already; delete it, or "
-            "name another store"
-        )
+    for group in groups:
+        if _lies_in(path, group) and _MADE_OF not in _attributes(path, group):
+            raise InputError(
+                f"store={os.fspath(store)!r}: the group {group!r} is there already, and no call of "
+                "synk.pymc has made it to the end: delete it, or name another store"
+            )
     return path

@@ -30,7 +30,12 @@ class Work(ABC):
     @property
     @abstractmethod
     def total(self) -> int:
-        """How much it is, in what its parts are counted in."""
+        """How much is to be done, in what its parts are counted in."""
+
+    @property
+    def before(self) -> int:
+        """How much an earlier call has done."""
+        return 0
 
     @property
     @abstractmethod
