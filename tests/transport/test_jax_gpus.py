@@ -52,7 +52,7 @@ TYPICAL = ("float32", "bool", "bfloat16")
 def test_conformance(gpus: synk.Group, dtypes: Sequence[str]) -> None:
     """All verbs on arrays of JAX's; on numpy's too. JAX compiles each for each shape."""
     conformance.check_communicator(gpus, dtypes[:1], ((), (3, 2)))
-    conformance.check_communicator(gpus, dtypes[1:], ((3, 2),))
+    conformance.check_communicator(gpus, dtypes[1:], ((3, 2), (3, 2)))
 
 
 @pytest.mark.thorough
