@@ -468,7 +468,7 @@ def imported() -> Any:
     """JAX if this process has imported it, else None.
 
     ArviZ puts a module of the name into ``sys.modules`` that imports JAX, for some seconds, once an
-    attribute of it is read. That one counts as not imported.
+    attribute of it is read. Such a module counts as not imported.
     """
     return sys.modules.get("jax") if "jax._src" in sys.modules else None
 
