@@ -3,7 +3,8 @@
 The RAND Health Insurance Experiment (1974 to 1982) gave each family a plan by chance: free care, a
 share of each bill to pay, or a deductible. Each of the 20,190 rows of `visits.csv.gz` is a year of
 a person, with the number of visits to a doctor. The model is a negative binomial regression with an
-intercept for each person. `--picture FILE.png` draws the result (it needs matplotlib).
+intercept for each person. After sampling it is checked, rated by PSIS-LOO, and predicts the visits
+if all had the same plan. `--picture FILE.png` draws the result (it needs matplotlib).
 
 Data: RAND, in the public domain, as used in A. C. Cameron, P. K. Trivedi, "Microeconometrics",
 Cambridge University Press 2005. The experiment: W. G. Manning et al., "Health Insurance and the
@@ -12,6 +13,7 @@ Demand for Medical Care", American Economic Review 77 (1987), 251-277.
 
 import argparse
 import gzip
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,7 @@ PLANS = ["25 %", "50 %", "95 %", "deductible"]  # beside 0: free
 HEALTH = ["good", "fair", "poor"]  # beside 0: excellent
 TERMS = [*PLANS, *HEALTH, "age", "age squared", "female", "chronic diseases"]
 MOST = 15  # visits a year, in the picture
+SHOWN = 25  # draws of each chain
 
 
 def load(persons):
@@ -63,24 +66,26 @@ def make_model(rows):
     return model
 
 
-def replicated(rows, posterior, count=50):
-    """Visits drawn from the model, for `count` draws of the posterior."""
-    rng = np.random.default_rng(0)
-    draws = posterior.to_dataset().stack(sample=("chain", "draw"))
-    chosen = rng.choice(draws.sizes["sample"], min(count, draws.sizes["sample"]), replace=False)
-    person, x = rows["person"].astype(int), predictors(rows)
-    for i in chosen:
-        one = {name: draws[name].isel(sample=i).values for name in draws.data_vars}
-        rate = np.exp(one["level"] + x @ one["effects"] + one["spread"] * one["persons"][person])
-        rate = rate * rows["eligible"]
-        yield rng.negative_binomial(one["alpha"], one["alpha"] / (one["alpha"] + rate))
+def drawn(rows, draws):
+    """Visits of each row, drawn from the model for `SHOWN` draws of the posterior."""
+    every = -(-draws.posterior.sizes["draw"] // SHOWN)
+    few = draws.posterior.to_dataset().isel(draw=slice(None, None, every))
+    made = synk.pymc.sample_posterior_predictive(few, make_model(rows), random_seed=1)
+    return made.posterior_predictive["visits"].stack(sample=("chain", "draw")).values.T
 
 
-def draw(path, rows, posterior, ratios):
-    """Write a picture: visits by plan, and how well the model describes their distribution."""
+def with_plan(rows, plan):
+    """The same persons and years, had all had one plan."""
+    other = rows.copy()
+    other["plan"] = plan
+    return other
+
+
+def picture(path, rows, ratios, checked, predicted):
+    """Draw the effect of the plans, a check of the model, and what it predicts."""
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.2), layout="constrained")
     mean = ratios.mean(axis=0)
     low, high = np.quantile(ratios, [0.03, 0.97], axis=0)
     left.errorbar(mean, PLANS, xerr=[mean - low, high - mean], fmt="o", capsize=3)
@@ -88,12 +93,15 @@ def draw(path, rows, posterior, ratios):
     left.set(xlabel="visits, as a multiple of those under free care", title="Effect of the plan")
     left.invert_yaxis()
     bins = np.arange(MOST + 2)
-    made = [np.histogram(np.minimum(v, MOST), bins)[0] for v in replicated(rows, posterior)]
+    made = [np.histogram(np.minimum(v, MOST), bins)[0] for v in checked]
     seen = np.histogram(np.minimum(rows["visits"], MOST), bins)[0]
-    right.bar(bins[:-1], seen, color="lightgrey", label="observed")
-    right.plot(bins[:-1], np.mean(made, axis=0), "o-", markersize=3, label="model")
-    right.set(xlabel=f"visits in a year ({MOST}: or more)", ylabel="rows", title="Distribution")
-    right.legend()
+    middle.bar(bins[:-1], seen, color="lightgrey", label="observed")
+    middle.plot(bins[:-1], np.mean(made, axis=0), "o-", markersize=3, label="model")
+    middle.set(xlabel=f"visits in a year ({MOST}: or more)", ylabel="rows", title="Check")
+    middle.legend()
+    right.boxplot(list(predicted.values()), orientation="horizontal", tick_labels=list(predicted))
+    right.set(xlabel="visits of a person in a year, if all had this plan", title="Prediction")
+    right.invert_yaxis()
     figure.savefig(path)
 
 
@@ -110,8 +118,9 @@ def main():
     options = parser.parse_args()
     rows = load(options.persons)
     print(f"{len(rows):,} years of {options.persons:,} persons, {rows['visits'].sum():,.0f} visits")
+    model = make_model(rows)
     draws = synk.pymc.sample(
-        make_model(rows),
+        model,
         chains=options.chains,
         members_per_chain=options.members_per_chain,
         mode=options.mode,
@@ -125,8 +134,20 @@ def main():
     for plan, values in zip(PLANS, ratios.T, strict=True):
         low, high = np.quantile(values, [0.03, 0.97])
         print(f"  {plan:10}  {values.mean():.2f}  ({low:.2f} to {high:.2f})")
+    checked = drawn(rows, draws)
+    print(f"mean visits of a row: {rows['visits'].mean():.2f}, of the model {checked.mean():.2f}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of large k, which are counted here
+        loo = synk.pymc.loo(draws, pointwise=True, model=model)
+    large = int((loo.pareto_k > loo.good_k).sum())
+    print(f"elpd by PSIS-LOO: {loo.elpd:,.0f} (se {loo.se:,.0f})")
+    print(f"Pareto k is too large for {large:,} rows")
+    names = ["free", *PLANS]
+    predicted = {n: drawn(with_plan(rows, i), draws).mean(axis=1) for i, n in enumerate(names)}
+    means = ", ".join(f"{name} {values.mean():.2f}" for name, values in predicted.items())
+    print(f"visits of a person in a year, if all had this plan: {means}")
     if options.picture:
-        draw(options.picture, rows, draws.posterior, ratios)
+        picture(options.picture, rows, ratios, checked, predicted)
         print(f"picture: {options.picture}")
 
 

@@ -403,7 +403,7 @@ def test_members_per_chain_is_refused_with_fewer_chains_than_nodes(
 
 
 def run_demo(name: str, options: str, picture: Path) -> subprocess.CompletedProcess[str]:
-    small = f"{options} --chains 1 --draws 20 --tune 20 --mode FAST_COMPILE"
+    small = f"{options} --chains 1 --draws 30 --tune 20 --mode FAST_COMPILE"
     done = subprocess.run(
         [sys.executable, str(DEMOS / f"{name}.py"), *small.split(), "--picture", picture],
         capture_output=True,
@@ -441,4 +441,8 @@ def test_the_demo_on_real_data(tmp_path: Path) -> None:
         "95 %",
         "deductible",
     ]
+    seen, elpd, _, predicted, _ = lines[-5:]
+    assert seen.startswith("mean visits of a row: 2.64, of the model ")
+    assert elpd.startswith("elpd by PSIS-LOO: -")
+    assert predicted.count(".") == 5  # a number for each plan, and for free care
     assert picture.read_text().count("<path") > 20
