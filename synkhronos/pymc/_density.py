@@ -16,7 +16,7 @@ from pytensor.compile.builders import FinalizedOpFromGraph, OpFromGraph
 from pytensor.compile.mode import optdb
 from pytensor.compile.rewriting import destructive_rewrite_ofg_inner_graph
 from pytensor.gradient import DisconnectedType
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import get_active_mode, graph_rewriter
@@ -157,7 +157,11 @@ def _inline(fgraph: FunctionGraph) -> None:
 
 @graph_rewriter  # type: ignore[untyped-decorator]
 def _finish(fgraph: FunctionGraph) -> None:
-    """For numba the graph is rewritten as a member's; outputs that nobody reads are left out."""
+    """For numba the graph is rewritten as a member's; outputs that nobody reads are left out.
+
+    Constants become a part of it: loops then need not ask whether an index is negative, and what is
+    computed from data alone is folded.
+    """
     mode = get_active_mode(fgraph)
     if not isinstance(mode.linker, NumbaLinker):
         return
@@ -165,16 +169,24 @@ def _finish(fgraph: FunctionGraph) -> None:
         used = [i for i, v in enumerate(node.outputs) if fgraph.clients[v]]
         inner = node.op.fgraph.unfreeze()
         suited = with_lean(mode)
-        graph = FunctionGraph(inner.inputs, [inner.outputs[i] for i in used], clone=False)
+        pairs = list(zip(inner.inputs, node.inputs, strict=True))
+        outputs = clone_replace(
+            [inner.outputs[i] for i in used],
+            replace=[(place, v) for place, v in pairs if isinstance(v, Constant)],
+            rebuild_strict=False,
+        )
+        places = [place for place, v in pairs if not isinstance(v, Constant)]
+        graph = FunctionGraph(places, outputs, clone=False)
         graph._compile_mode = suited  # which PyTensor's rewrites of inner graphs look up
         try:
             destructive_rewrite_ofg_inner_graph(mode.linker, node.op, node, graph, mode=suited)
         finally:
             del graph._compile_mode
         operation = CompiledDensity(graph.inputs, graph.outputs, fgraph=graph.freeze())
-        found = operation(*node.inputs, return_list=True)
-        pairs = [(node.outputs[i], v) for i, v in zip(used, found, strict=True)]
-        fgraph.replace_all(pairs, reason="finish_density")
+        given = [v for v in node.inputs if not isinstance(v, Constant)]
+        found = operation(*given, return_list=True)
+        replaced = [(node.outputs[i], v) for i, v in zip(used, found, strict=True)]
+        fgraph.replace_all(replaced, reason="finish_density")
 
 
 optdb.register("synkhronos_inline_density", _inline, "fast_compile", "fast_run", position=_FIRST)

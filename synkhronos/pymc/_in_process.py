@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.graph.traversal import toposort
 from pytensor.link.basic import Container
+from pytensor.tensor.elemwise import DimShuffle
 
 from synkhronos._engine.python_mode import python_mode
 from synkhronos.pymc._containers import follow
@@ -45,12 +47,16 @@ class DataInGraph:
 
     def __init__(self, likelihood: Likelihood, settable: bool) -> None:
         self._parts = likelihood.parts
+        self._orders = [_orders(part) for part in self._parts]
         self._refused: Container | None = None  # data with an index that chooses no element
         shared = settable and any(part.shareds for part in self._parts)
         self.valid: Any = pytensor.shared(np.float64(1)) if shared else None
         self.variables = [
-            [_variable(array, settable and bool(part.shareds)) for array in _arrays(part)]
-            for part in self._parts
+            [
+                _variable(array, place, settable and bool(part.shareds))
+                for array, place in zip(_arrays(part, orders), _places(part), strict=True)
+            ]
+            for part, orders in zip(self._parts, self._orders, strict=True)
         ]
         if shared:
             self.valid.tag.kept = self  # with each graph and function that reads it
@@ -71,7 +77,10 @@ class DataInGraph:
         """
         self.valid.set_value(np.float64(np.nan))  # until all of them are known
         try:
-            arrays = [_arrays(part) if part.shareds else [] for part in self._parts]
+            arrays = [
+                _arrays(part, orders) if part.shareds else []
+                for part, orders in zip(self._parts, self._orders, strict=True)
+            ]
         except (ValueError, UnsettledIndexError) as exc:  # also of what computes data from data
             log.debug("the log-density is NaN until data fit together: %s", exc)
             return
@@ -87,15 +96,39 @@ class DataInGraph:
         self.valid.set_value(np.float64(1))
 
 
-def _arrays(part: DividedTerms) -> list[np.ndarray]:
+def _arrays(part: DividedTerms, orders: Sequence[list[int]]) -> list[np.ndarray]:
+    """The data of a part; in memory their axes are in these orders."""
     rowed, whole = part.arrays()
-    return [*rowed, *whole]
+    return [_in_order(a, order) for a, order in zip([*rowed, *whole], orders, strict=True)]
 
 
-def _variable(array: np.ndarray, settable: bool) -> Any:
+def _in_order(array: np.ndarray, order: list[int]) -> np.ndarray:
+    if order == sorted(order):
+        return array
+    return np.ascontiguousarray(array.transpose(order)).transpose(np.argsort(order))
+
+
+def _places(part: DividedTerms) -> list[Any]:
+    """The placeholders of these arrays in the graph of the part."""
+    return [*part.scattered[len(part.latents) :], *part.broadcast[1:]]
+
+
+def _orders(part: DividedTerms) -> list[list[int]]:
+    """The order in which loops have the axes of each of these arrays: rows need not be first."""
+    places = _places(part)
+    found: dict[Any, list[int]] = {}
+    for node in toposort([part.value, *part.by_pieces.values(), *part.by_latents]):
+        if isinstance(node.op, DimShuffle):
+            order = [axis for axis in node.op.new_order if axis != "x"]
+            if len(order) == node.inputs[0].type.ndim:
+                found.setdefault(node.inputs[0], order)
+    return [found.get(place, list(range(place.type.ndim))) for place in places]
+
+
+def _variable(array: np.ndarray, place: Any, settable: bool) -> Any:
     if not settable:
         return pt.constant(array)
-    shape = (None,) * array.ndim
+    shape = tuple(1 if is_one else None for is_one in place.type.broadcastable)
     return pytensor.shared(array, borrow=True, shape=shape)
 
 

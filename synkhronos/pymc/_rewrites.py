@@ -264,20 +264,33 @@ def hoist(outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any]) ->
 
     PyTensor folds constants in the same way: the logarithm of a constant exposure is a constant.
     """
-    return replaced(outputs, rowed, whole, of_data_alone(outputs, rowed, whole))
+    axes = _row_axes(outputs, rowed, whole)
+    places = set(rowed)
+    wanted = {v: a for v, a in axes.items() if a == 0 or without_axes(v) not in places}
+    return _replaced(outputs, rowed, whole, wanted)
 
 
 def replaced(
     outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any], wanted: Sequence[Any]
 ) -> Hoisted:
-    """The graphs with inputs instead of these expressions of data with rows."""
+    """The graphs with inputs instead of these expressions of data, whose first axis has rows."""
+    return _replaced(outputs, rowed, whole, dict.fromkeys(wanted, 0))
+
+
+def _replaced(
+    outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any], wanted: dict[Any, int]
+) -> Hoisted:
+    """The same where an axis is given for each expression; inputs have rows along the first."""
     if not wanted:
         return Hoisted(list(outputs))
-    places = [v.type.clone(shape=(None, *v.type.shape[1:]))(name="data") for v in wanted]
-    found = clone_replace(
-        list(outputs), replace=list(zip(wanted, places, strict=True)), rebuild_strict=False
-    )
-    return Hoisted(found, places, [*rowed, *whole], list(wanted))
+    expressions = [pt.moveaxis(v, axis, 0) if axis else v for v, axis in wanted.items()]
+    places = [v.type.clone(shape=(None, *v.type.shape[1:]))(name="data") for v in expressions]
+    pairs = [
+        (v, pt.moveaxis(place, 0, axis) if axis else place)
+        for (v, axis), place in zip(wanted.items(), places, strict=True)
+    ]
+    found = clone_replace(list(outputs), replace=pairs, rebuild_strict=False)
+    return Hoisted(found, places, [*rowed, *whole], expressions)
 
 
 def of_data_alone(
@@ -285,8 +298,16 @@ def of_data_alone(
 ) -> list[Any]:
     """The largest expressions that are computed row by row, and only from data.
 
-    An operation of a class of `ends` counts as one that needs more than data.
+    Their first axis has the rows. An operation of a class of `ends` counts as one that needs more
+    than data.
     """
+    return [v for v, axis in _row_axes(outputs, rowed, whole, ends).items() if axis == 0]
+
+
+def _row_axes(
+    outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any], ends: tuple[type, ...] = ()
+) -> dict[Any, int]:
+    """The same along any axis, which is the value."""
     data = {*rowed, *whole}
     alone: dict[Variable, bool] = {}
     for node in toposort(outputs):
@@ -302,8 +323,11 @@ def of_data_alone(
         if alone.get(v, False)
     )
     if not used:
-        return []
+        return {}
     walk = Walk({**{v: seed(v) for v in rowed}, **dict.fromkeys(whole, Same())})
     known = dict(zip(used, walk.read(list(used)), strict=True))
-    wanted = [v for v, value in known.items() if isinstance(value, Rows) and value.axis == 0]
-    return [v for v in wanted if not known[v].factors and known[v].whole]
+    return {
+        v: value.axis
+        for v, value in known.items()
+        if isinstance(value, Rows) and value.whole and not value.factors
+    }

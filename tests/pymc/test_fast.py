@@ -174,6 +174,20 @@ def test_the_density_is_nan_while_data_cannot_be_multiplied() -> None:
     assert np.isfinite(compiled(at))
 
 
+@pytest.mark.parametrize("mode", ["FAST_COMPILE", "NUMBA"])
+def test_means_over_a_dim_whose_length_can_be_set(mode: str) -> None:
+    """The number of teams is data of one element, which joins arrays of any length."""
+    r = np.random.default_rng(8)
+    with pm.Model(coords={"team": range(4), "match": range(60)}) as model:
+        home = pm.Data("home", r.integers(0, 4, 60), dims="match")
+        attack = pm.Normal("attack", dims="team")
+        mu = pt.exp(attack - pt.mean(attack))[home]
+        pm.Poisson("y", mu, observed=r.poisson(2, 60), dims="match")
+    copy = synk.pymc.fast(model)
+    at = points(model, 2)
+    check_equal(evaluated(model, at), evaluated(copy, at, mode))
+
+
 def test_setting_data_of_the_model_leaves_the_copy_alone() -> None:
     model = regression()
     copy = synk.pymc.fast(model)
@@ -188,6 +202,40 @@ def operations(model: pm.Model, outputs: list[Any], mode: str, kind: type) -> li
     """The operations of this kind in a compiled function of the model's values."""
     function = model.compile_fn(outputs, inputs=model.value_vars, mode=mode, point_fn=False)
     return [n.op for n in function.maker.fgraph.toposort() if isinstance(n.op, kind)]
+
+
+def survival(patients: int = 9, steps: int = 30) -> pm.Model:
+    """A matrix of counts whose rows are its second axis, where the hazard has them."""
+    r = np.random.default_rng(9)
+    with pm.Model(coords={"patient": range(patients), "step": range(steps)}) as model:
+        hazard = pm.Gamma("hazard", 2, 2, dims="step")
+        factor = pt.exp(pm.Normal("beta") * r.normal(size=patients))
+        mu = r.uniform(0.5, 2, (patients, steps)) * pt.outer(factor, hazard)
+        died = r.poisson(0.5, (patients, steps))
+        pm.Poisson("y", mu, observed=died, dims=("patient", "step"))
+    return model
+
+
+def test_data_whose_rows_are_another_axis_are_computed_once() -> None:
+    """The factorials of counts are data, and memory is in the order of the loops."""
+    model = survival()
+    copy = synk.pymc.fast(model)
+    at = points(model, 2)
+    check_equal(evaluated(model, at), evaluated(copy, at))
+    nodes = copy.compile_logp(mode="FAST_COMPILE").f.maker.fgraph.toposort()
+    assert not [n for n in nodes if "gammaln" in str(n.op).lower()]
+    stored = [v.container.storage[0] for n in nodes for v in n.inputs if hasattr(v, "container")]
+    arrays = [a for a in stored if getattr(a, "shape", ()) == (30, 9)]
+    assert arrays
+    assert all(a.flags.f_contiguous for a in arrays)
+
+
+def test_constants_are_a_part_of_the_compiled_density() -> None:
+    with pm.Model() as model:
+        pm.StudentT("y", 3, pm.Normal("mu"), observed=np.random.default_rng(1).normal(size=40))
+    copy = synk.pymc.fast(model)
+    [density] = operations(copy, [copy.logp()], "NUMBA", CompiledDensity)
+    assert len(density.input_types) == 1  # mu
 
 
 def test_a_value_alone_is_computed_without_its_gradient() -> None:

@@ -31,6 +31,7 @@ _BEFORE_FUSION = 48.5  # after the rewrites that look for PyTensor's operations
 _AFTER_FUSION = 49.05
 _BEFORE_INDEXED_LOOPS = 99.5  # PyTensor joins loops with indices and reductions at 100
 _SHORT = 32  # steps of a loop, four times what a register holds
+_MOVED = 2  # arrays that a loop over other axes reads in another order than they have in memory
 _wanted: ContextVar[bool] = ContextVar("wanted", default=True)
 
 
@@ -89,7 +90,9 @@ class _Flatten(Where):
 
     PyTensor has a loop for each axis, and the innermost one may have only a few steps. Axes of
     length 1 are left out. A function of one array and of numbers is computed over its elements. A
-    last axis that is known to be short becomes the first one.
+    last axis that is known to be short becomes the first one, if few arrays are then read across
+    their order in memory: 45,240 cells of a survival model with ten such arrays take 1.3 ms so, and
+    0.6 as they are.
     """
 
     def change(self, fgraph: Any) -> None:
@@ -123,6 +126,8 @@ def _flat(node: Any) -> list[Any] | None:
         return [v.reshape(lengths, ndim=ndim) for v in _looped(node, rows)]
     *others, last = node.outputs[0].type.shape
     if last is None or last >= _SHORT or any(n is not None and n < _SHORT for n in others):
+        return None
+    if sum(not any(v.type.broadcastable) for v in given) > _MOVED:
         return None
     found = _looped(node, [v.dimshuffle(ndim - 1, *range(ndim - 1)) for v in given])
     return [v.dimshuffle(*range(1, ndim), 0) for v in found]
