@@ -1,22 +1,25 @@
 """A folder of PyMC models: each divided, and compared with the plain model near and far.
 
-Each file runs in a process of its own, with bounded time and memory. A file offers its model as
+Each model runs in a process of its own, with bounded time and memory. A file offers its model as
 `build_model()`, maybe with a starting point (pymc-model-catalogue); as `make_model(data)`,
-with the data of the folders around it (posteriordb); or as a variable `model`.
+with the data of the folders around it (posteriordb); or as a variable `model`. A folder that is a
+package offers `MODELS`, functions by name; benchmarks/catalogue is such a one.
 
-    python benchmarks/pymc_catalogue.py FOLDER [MODEL ...] [--members 2] [--modes default,python]
-        [--scales 10,40,300,1000] [--seconds 600] [--gigabytes 8] [--rows] [--csv FILE]
+    python benchmarks/pymc_catalogue.py FOLDER [MODEL ...] [--fast] [--members 2] [--seconds 600]
+        [--modes default,python] [--scales 10,40,300,1000] [--gigabytes 8] [--rows] [--csv FILE]
 
-The second table has the models whose rows repeat, or with --rows all that are divided: for each
-sum over rows its rows, those that are left, the form that computes them, and microseconds of a
-value with its gradient at the start, plain and divided (medians, in turns, first mode).
+With --fast, models are made faster by `synk.pymc.fast` in place of divided. The second table has
+the models whose rows repeat, or with --rows all that are changed: the rows that are summed, how
+many are distinct, the groups whose parameters are equal (where the family has sums), the rows that
+are left, the form that computes them, and microseconds of a value with its gradient at the start,
+plain and changed (medians, in turns, first mode).
 
 The value and the gradient are compared at the start, at three points near it, and at multiples of a
 unit normal in the unconstrained space. Mode "python" needs no compiler. The outcomes are:
 
     equal      at every point, in every mode, to 1e-8 (value) and 1e-6 (gradient)
     differs    with the points, and what differs there
-    refused    with the reason
+    refused    with the reason; `fast` keeps the plain log-density
     crashed    with the error, also if there was no result in time
     not built  the file or the plain model fails, with the error
 """
@@ -28,6 +31,7 @@ import contextlib
 import csv
 import importlib.util
 import json
+import logging
 import os
 import resource
 import signal
@@ -38,7 +42,7 @@ import time
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +53,23 @@ Point = dict[str, np.ndarray]
 
 NEAR = 0.1  # half the width of the box around the start
 _WIDTH = 300  # characters of a reason; --csv has all of it
-TIMED = 0.3  # seconds in which functions are timed
+TIMED = 0.6  # seconds in which functions are timed
+TURNS = 10  # calls of one function before it is the other's turn
 USERS = "Form"  # the form that computes the user's rows
-COLUMNS = ["model", "outcome", "why", "divided", "rows", "distinct", "form", "plain us"]
-COLUMNS += ["divided us", "seconds"]
+COLUMNS = ["model", "outcome", "why", "divided", "rows", "distinct", "groups", "left", "form"]
+COLUMNS += ["plain us", "divided us", "seconds"]
 RELATIVE_VALUE, RELATIVE_GRADIENT = 1e-8, 1e-6
 
 
-def load(path: Path) -> tuple[Any, Point]:
-    """The model of a file, and a starting point."""
+def load(path: Path, name: str = "") -> tuple[Any, Point]:
+    """The model of a file, or the one with this name of a package, and a starting point."""
     import pymc as pm
     import pytensor.tensor as pt
 
     sys.path.insert(0, str(path.parent))
+    if path.is_dir():
+        model = importlib.import_module(path.name).MODELS[name]()
+        return model, started(model, model.initial_point(0))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -76,7 +84,12 @@ def load(path: Path) -> tuple[Any, Point]:
         found = module.model
     model, *more = found if isinstance(found, tuple) else (found,)
     start = more[0] if more and isinstance(more[0], dict) else model.initial_point(0)
-    return model, {k: np.asarray(v) for k, v in start.items()}
+    return model, started(model, start)
+
+
+def started(model: Any, start: Mapping[str, Any]) -> Point:
+    """The values of a point, in the dtypes of the model."""
+    return {v.name: np.asarray(start[v.name], v.type.dtype) for v in model.value_vars}
 
 
 def data_of(path: Path) -> Any:
@@ -96,7 +109,9 @@ def points(start: Mapping[str, np.ndarray], scales: list[float]) -> dict[str, Po
     rng = np.random.default_rng(17)
 
     def moved(of: Any) -> Point:
-        return {k: of(v).astype(v.dtype) if v.dtype.kind == "f" else v for k, v in start.items()}
+        return {
+            k: np.asarray(of(v), v.dtype) if v.dtype.kind == "f" else v for k, v in start.items()
+        }
 
     found = {"start": dict(start)}
     for i in range(3):
@@ -107,9 +122,19 @@ def points(start: Mapping[str, np.ndarray], scales: list[float]) -> dict[str, Po
 
 
 def compiled(model: Any, mode: Any) -> Any:
-    """point -> value and gradient, as the model is now."""
-    wrt = model.continuous_value_vars
-    return model.compile_fn([model.logp(), *([model.dlogp()] if wrt else [])], mode=mode)
+    """Values of the variables, in a point's order -> value and gradient, as the model is now."""
+    from pymc.pytensorf import rewrite_pregrad
+    from pytensor import grad
+    from pytensor.tensor import concatenate
+
+    value = rewrite_pregrad(model.logp())  # as for PyMC's samplers, in one graph
+    outputs, smooth = [value], model.continuous_value_vars
+    if smooth:
+        gradients = grad(value, smooth, disconnected_inputs="ignore")
+        outputs.append(concatenate([gradient.ravel() for gradient in gradients]))
+    function = model.compile_fn(outputs, inputs=model.value_vars, mode=mode, point_fn=False)
+    function.trust_input = True
+    return function
 
 
 def evaluated(function: Any, at: dict[str, Point]) -> dict[str, tuple[float, np.ndarray]]:
@@ -117,7 +142,7 @@ def evaluated(function: Any, at: dict[str, Point]) -> dict[str, tuple[float, np.
     found = {}
     for name, point in at.items():
         with np.errstate(all="ignore"):
-            value, *gradient = function(point)
+            value, *gradient = function(*point.values())
         found[name] = float(value), np.array(gradient[0] if gradient else [], "float64")
     return found
 
@@ -125,24 +150,105 @@ def evaluated(function: Any, at: dict[str, Point]) -> dict[str, tuple[float, np.
 def times(functions: list[Any], point: Point) -> list[float]:
     """The median time of each function, in microseconds; they take turns."""
     taken: list[list[float]] = [[] for _ in functions]
-    until = time.perf_counter() + TIMED
-    while time.perf_counter() < until or not taken[0]:
-        for function, found in zip(functions, taken, strict=True):
-            began = time.perf_counter()
-            with np.errstate(all="ignore"):
-                function(point)
-            found.append(1e6 * (time.perf_counter() - began))
+    given = list(point.values())
+    with np.errstate(all="ignore"):
+        until = time.perf_counter() + TIMED
+        while time.perf_counter() < until or not taken[0]:
+            for function, found in zip(functions, taken, strict=True):
+                function(*given)  # the other function's data are in the caches
+                for _ in range(TURNS):
+                    began = time.perf_counter()
+                    function(*given)
+                    found.append(1e6 * (time.perf_counter() - began))
     return [round(float(np.median(found)), 1) for found in taken]
 
 
-def forms(divided: Any) -> dict[str, Any]:
-    """The rows of the sums of a divided model, those that are left, and the forms."""
-    parts = divided._evaluator.likelihood.parts
-    return {
-        "rows": sum(part.rows for part in parts),
-        "distinct": sum(part.form.left for part in parts),
-        "form": ", ".join(dict.fromkeys(type(part.form).__name__ for part in parts)),
-    }
+class Forms:
+    """The sums over rows of the likelihood that is made inside of ``with``."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, tuple[int, int | None]] = {}
+        self._likelihood: Any = None
+
+    def __enter__(self) -> Forms:
+        from synkhronos.pymc import _fast, _likelihood, _parallel
+
+        self._places = [(_likelihood, "cheapest", self._cheapest(_likelihood.cheapest))]
+        self._places += [(m, "tell_forms", self._told) for m in (_fast, _parallel)]
+        self._own = [getattr(module, name) for module, name, _ in self._places]
+        for module, name, ours in self._places:
+            setattr(module, name, ours)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for (module, name, _), own in zip(self._places, self._own, strict=True):
+            setattr(module, name, own)
+
+    def _cheapest(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        from synkhronos.pymc._repeated._summed import SumsByGroup
+        from synkhronos.pymc._repeated._weighted import DistinctRows
+
+        def counted(terms: Any, total: Any) -> Any:
+            form = own(terms, total)
+            distinct, groups = DistinctRows.of(terms), SumsByGroup.of(terms)
+            rows = terms.rows if distinct is None else distinct.left
+            self._counts[id(form)] = rows, None if groups is None else groups.left
+            return form
+
+        return counted
+
+    def _told(self, likelihood: Any) -> None:
+        if self._likelihood is None:
+            self._likelihood = likelihood
+
+    def found(self) -> dict[str, Any]:
+        """The rows, those that are distinct, the groups, those that are left, and the forms."""
+        if self._likelihood is None:
+            return {}
+        parts = self._likelihood.parts
+        counts = [self._counts.get(id(part.form), (part.rows, None)) for part in parts]
+        groups = [of for _, of in counts if of is not None]
+        return {
+            "rows": sum(part.rows for part in parts),
+            "distinct": sum(rows for rows, _ in counts),
+            "groups": sum(groups) if groups else "",
+            "left": sum(part.form.left for part in parts),
+            "form": ", ".join(dict.fromkeys(type(part.form).__name__ for part in parts)),
+        }
+
+
+class Lines(logging.Handler):
+    """Keeps the lines of the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def faster(model: Any) -> Iterator[tuple[Any, list[str]]]:
+    """A faster copy, and the variables whose log-density is another one."""
+    import synkhronos as synk
+
+    log, lines = logging.getLogger("synkhronos"), Lines()
+    log.addHandler(lines)
+    log.setLevel(logging.INFO)
+    copy = synk.pymc.fast(model)
+    if "logp" not in vars(copy):
+        raise synk.InputError(lines.lines[-1] if lines.lines else "no line says why")
+    yield copy, copy.logp.terms.names
+
+
+@contextlib.contextmanager
+def divided(model: Any, members: int, mode: Any) -> Iterator[tuple[Any, list[str]]]:
+    """The divided model, and the divided variables."""
+    import synkhronos as synk
+
+    with synk.pymc.parallel(model, members=members, mode=mode) as found:
+        yield model, found.names
 
 
 def difference(plain: tuple[float, Any], divided: tuple[float, Any]) -> str:
@@ -164,14 +270,16 @@ def difference(plain: tuple[float, Any], divided: tuple[float, Any]) -> str:
     return "" if gap <= RELATIVE_GRADIENT * scale else f"gradient by {gap / scale:.0e} of its size"
 
 
-def child(path: Path, members: int, modes: list[str], scales: list[float]) -> dict[str, Any]:
-    """Divide the model of a file and compare it: what the parent prints."""
+def child(
+    path: Path, name: str, members: int, modes: list[str], scales: list[float]
+) -> dict[str, Any]:
+    """Change a model and compare it: what the parent prints. Without members it is made faster."""
     import synkhronos as synk
     from synkhronos._engine.python_mode import python_mode
 
     kinds = {"default": None, "python": python_mode("canonicalize", "stabilize")}
     try:
-        model, start = load(path)
+        model, start = load(path, name)
         at = points(start, scales)
         functions = {name: compiled(model, kinds[name]) for name in modes}
         plain = {name: evaluated(functions[name], at) for name in modes}
@@ -180,16 +288,17 @@ def child(path: Path, members: int, modes: list[str], scales: list[float]) -> di
     found: dict[str, Any] = {"outcome": "equal", "why": ""}
     for name in modes:
         try:
-            with synk.pymc.parallel(model, members=members, mode=kinds[name]) as divided:
-                found["divided"] = divided.names
-                function = compiled(model, kinds[name])
+            made = divided(model, members, kinds[name]) if members else faster(model)
+            with Forms() as forms, made as (changed, found["divided"]):
+                function = compiled(changed, kinds[name])
                 other = evaluated(function, at)
                 if name == modes[0]:
-                    found |= forms(divided)
+                    found |= forms.found()
                     both = times([functions[name], function], at["start"])
                     found |= zip(("plain us", "divided us"), both, strict=True)
         except synk.InputError as exc:
-            return {"outcome": "refused", "why": said(exc)}
+            timed = times([functions[modes[0]]], at["start"])[0]
+            return {"outcome": "refused", "why": said(exc), "plain us": timed}
         except Exception as exc:
             return {"outcome": "crashed", "why": f"mode {name}: {said(exc)}"}
         wrong = {k: difference(plain[name][k], other[k]) for k in at}
@@ -205,10 +314,11 @@ def said(exc: BaseException) -> str:
     return f"{kind}: {exc}" if kind != "InputError" else str(exc)
 
 
-def run(path: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """The outcome of a file, found by a process of its own."""
-    command = [sys.executable, __file__, "--child", str(path)]
+def run(path: Path, name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """The outcome of a model, found by a process of its own."""
+    command = [sys.executable, __file__, "--child", str(path), name]
     command += ["--members", str(args.members), "--modes", args.modes, "--scales", args.scales]
+    command += ["--fast"] * args.fast
     began = time.monotonic()
     process = subprocess.Popen(
         command,
@@ -226,7 +336,7 @@ def run(path: Path, args: argparse.Namespace) -> dict[str, Any]:
         found = {"outcome": "crashed", "why": f"no result after {args.seconds} s"}
     finally:
         end(process)
-    return {"model": path.stem, **found, "seconds": round(time.monotonic() - began, 1)}
+    return {"model": name, **found, "seconds": round(time.monotonic() - began, 1)}
 
 
 def died(code: int, err: str) -> dict[str, Any]:
@@ -242,22 +352,30 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def results(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    files = sorted(p for p in args.folder.glob("*.py") if not p.name.startswith("_"))
-    wanted = [p for p in files if not args.models or p.stem in args.models]
-    if missing := set(args.models) - {p.stem for p in files}:
+    if (args.folder / "__init__.py").exists():
+        sys.path.insert(0, str(args.folder.parent))
+        paths = dict.fromkeys(importlib.import_module(args.folder.name).MODELS, args.folder)
+    else:
+        files = sorted(p for p in args.folder.glob("*.py") if not p.name.startswith("_"))
+        paths = {p.stem: p for p in files}
+    if missing := set(args.models) - set(paths):
         raise SystemExit(f"{args.folder} has no {', '.join(sorted(missing))}")
-    for path in wanted:
-        yield run(path, args)
+    for name, path in paths.items():
+        if not args.models or name in args.models:
+            yield run(path, name, args)
 
 
 def show_rows(found: list[dict[str, Any]]) -> None:
     """Print a table of the rows of each model, and of times."""
-    columns = ["", "rows", "left", "form", "plain, us", "divided, us", "times"]
+    columns = ["", "rows", "distinct", "groups", "left", "form", "plain, us", "changed, us"]
+    columns += ["times"]
     rows = [
         [
             r["model"],
             f"{r['rows']:,}",
             f"{r['distinct']:,}",
+            r["groups"],
+            f"{r['left']:,}",
             "rows" if r["form"] == USERS else r["form"],
             r["plain us"],
             r["divided us"],
@@ -273,6 +391,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("models", nargs="*", metavar="MODEL")
+    parser.add_argument("--fast", action="store_true")
     parser.add_argument("--members", type=int, default=2)
     parser.add_argument("--modes", default="default,python")
     parser.add_argument("--scales", default="10,40,300,1000")
@@ -286,21 +405,23 @@ def main() -> None:
     scales = [float(s) for s in args.scales.split(",") if s]
     if args.child:
         warnings.filterwarnings("ignore")
-        print(json.dumps(child(args.folder, args.members, modes, scales)), flush=True)
+        members = 0 if args.fast else args.members
+        found = child(args.folder, " ".join(args.models), members, modes, scales)
+        print(json.dumps(found), flush=True)
         return
     describe_machine()
-    found = []
+    outcomes = []
     for result in results(args):
-        found.append(result)
+        outcomes.append(result)
         why = textwrap.shorten(result["why"], _WIDTH, placeholder=" ...")
         print(f"{result['model']:45} {result['outcome']:9} {why}", flush=True)
     if args.csv:
         with args.csv.open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
-            writer.writerows(found)
-    show_rows([r for r in found if "form" in r and (args.rows or r["form"] != USERS)])
-    counts = Counter(result["outcome"] for result in found)
+            writer.writerows(outcomes)
+    show_rows([r for r in outcomes if r.get("form") and (args.rows or r["form"] != USERS)])
+    counts = Counter(result["outcome"] for result in outcomes)
     show("Models of each outcome", ["outcome", "models"], sorted(counts.items()))
 
 

@@ -271,7 +271,7 @@ def media_mix() -> pm.Model:
     with pm.Model(coords={"channel": ["x1", "x2"]}) as model:
         keep, lam = pm.Beta("keep", 1, 3, dims="channel"), pm.Gamma("lam", 3, 1, dims="channel")
         beta = pm.HalfNormal("beta", 2, dims="channel")
-        weights = keep[None, :] ** np.arange(8)[:, None]
+        weights = pt.exp(np.arange(8)[:, None] * pt.log(keep)[None, :])
         carried = (lags * (weights / weights.sum(axis=0))[:, None, :]).sum(axis=0)
         grown = (1 - pt.exp(-lam * carried)) / (1 + pt.exp(-lam * carried))
         mu = pm.Normal("a", 0, 2) + pm.Normal("t", 0, 1) * week + (beta * grown).sum(axis=-1)
