@@ -36,6 +36,8 @@ _ANOTHER_LENGTH, _NOT_EXPANDED = -1, -2
 
 def sample(*args: object, **kwargs: object) -> Any:
     """`pm.sample`, with a compilation in less time if nutpie samples in mode NUMBA."""
+    if kwargs.get("nuts_sampler") not in (None, "nutpie"):
+        return pm_sample(*args, **kwargs)
     with compiled_soon():
         return pm_sample(*args, **kwargs)
 
@@ -46,12 +48,9 @@ def compiled_soon() -> Iterator[None]:
     try:
         module: Any = importlib.import_module("nutpie.compile_pymc")
         compile_model = module._compile_pymc_model_numba
-        names = [*_FUNCTIONS, "make_extraction_fn"]
-        missing = [name for name in names if not hasattr(module, name)]
-    except (ImportError, AttributeError) as exc:
-        missing = [str(exc)]
-    if missing:
-        log.debug("nutpie compiles as it is: %s", missing)
+        _ = [getattr(module, name) for name in (*_FUNCTIONS, "make_extraction_fn")]
+    except Exception as exc:  # if nutpie cannot be imported, `pm.sample` says so
+        log.debug("nutpie compiles as it is: %s", exc)
         yield
         return
 

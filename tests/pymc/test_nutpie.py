@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 import numba
@@ -19,6 +20,7 @@ from nutpie import compile_pymc  # noqa: E402
 
 from synkhronos._backends.lean.closed import ClosedLinker  # noqa: E402
 from synkhronos._backends.lean.mode import with_lean  # noqa: E402
+from synkhronos.pymc import _nutpie  # noqa: E402
 from synkhronos.pymc._nutpie import compiled_soon  # noqa: E402
 
 NAMES = ("_compile_pymc_model_numba", "_make_c_logp_func", "_make_c_expand_func")
@@ -104,7 +106,17 @@ def test_another_nutpie_compiles_as_it_does(
     found = compile_pymc._compile_pymc_model_numba
     with caplog.at_level(logging.DEBUG, "synkhronos"), compiled_soon():
         assert compile_pymc._compile_pymc_model_numba is found
-    assert "nutpie compiles as it is: ['_make_c_expand_func']" in caplog.text
+    assert "nutpie compiles as it is: " in caplog.text
+    assert "_make_c_expand_func" in caplog.text
+
+
+def test_another_sampler_does_not_import_nutpie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a nutpie that cannot be imported stop it."""
+    monkeypatch.setattr(_nutpie, "pm_sample", lambda **given: given["draws"])
+    monkeypatch.setitem(sys.modules, "nutpie.compile_pymc", None)
+    assert _nutpie.sample(draws=3) == 3
+    monkeypatch.setattr(_nutpie, "compiled_soon", lambda: 1 / 0)
+    assert _nutpie.sample(draws=3, nuts_sampler="pymc") == 3
 
 
 def test_a_closed_function_is_no_part_of_its_caller() -> None:
