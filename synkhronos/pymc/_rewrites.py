@@ -265,8 +265,8 @@ def hoist(outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any]) ->
     PyTensor folds constants in the same way: the logarithm of a constant exposure is a constant.
     """
     axes = _row_axes(outputs, rowed, whole)
-    places = set(rowed)
-    wanted = {v: a for v, a in axes.items() if a == 0 or without_axes(v) not in places}
+    known = {*rowed, *[v for v, axis in axes.items() if axis == 0]}  # not kept twice
+    wanted = {v: a for v, a in axes.items() if a == 0 or without_axes(v) not in known}
     return _replaced(outputs, rowed, whole, wanted)
 
 

@@ -548,6 +548,7 @@ def test_the_end_of_the_group_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> 
         del other
 
 
+@pytest.mark.new_group  # which the other thread sees
 def test_a_consumer_that_is_gone_ends_the_thread(
     group2: synk.Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
