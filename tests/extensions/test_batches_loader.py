@@ -678,6 +678,7 @@ def test_slow_sources_and_slow_consumers(
 
 def test_an_idle_thread_sleeps(group2: synk.Group) -> None:
     """Both batches are read and nobody asks: no processor time goes."""
+    gc.collect()  # what earlier tests left would be collected meanwhile
     steps = iter(Loader(X, Batches(11, 2)))
     next(steps)
     time.sleep(0.05)
