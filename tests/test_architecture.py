@@ -455,7 +455,6 @@ PRIVATE_OF_LIBRARIES = {
     "_flatten_layers": "keras: the only list of all layers inside of a model",
     "_actions": "argparse: the only list of a parser's arguments",
     "_shared_module": "numba: what other code links in place of a function's own",
-    "_compile_pymc_model_numba": "nutpie: what compiles a model, which `_nutpie` does in less time",
     "_is_owned": "threading.RLock: whether this thread has it, as threading.Condition asks",
     "_getvalue": "numba: the only way to return an array that LLVM code has made",
     "_FromFunctionOp__fn": "wrap_py keeps the user's function nowhere else",

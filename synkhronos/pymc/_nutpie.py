@@ -16,8 +16,9 @@ import functools
 import importlib
 import logging
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from synkhronos._backends.lean.mode import with_lean
 
 log = logging.getLogger("synkhronos")
 
+_COMPILE = "_compile_pymc_model_numba"
 _MODE = "NUMBA"  # the name of the mode that nutpie compiles for
 _SUCCESS, _FAILED, _NOT_FINITE_GRADIENT, _NOT_FINITE_VALUE = 0, 1, 3, 4
 _ANOTHER_LENGTH, _NOT_EXPANDED = -1, -2
@@ -44,23 +46,52 @@ def sample(*args: object, **kwargs: object) -> Any:
 
 @contextmanager
 def compiled_soon() -> Iterator[None]:
-    """A context in which nutpie compiles a model in less time; without nutpie it does nothing."""
+    """A context in which nutpie compiles a model in less time; without nutpie it does nothing.
+
+    Several threads may be in it at once: the last one to leave restores nutpie's function.
+    """
     try:
         module: Any = importlib.import_module("nutpie.compile_pymc")
-        compile_model = module._compile_pymc_model_numba
-        _ = [getattr(module, name) for name in (*_FUNCTIONS, "make_extraction_fn")]
+        _ = [getattr(module, name) for name in (_COMPILE, *_FUNCTIONS, "make_extraction_fn")]
     except Exception as exc:  # if nutpie cannot be imported, `pm.sample` says so
         log.debug("nutpie compiles as it is: %s", exc)
         yield
         return
+    with _lock:
+        if not _inside:
+            _inside.enter_context(_replaced(module, {_COMPILE: _soon(module)}))
+        _inside.threads += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside.threads -= 1
+            if not _inside:
+                _inside.close()
+
+
+class _Inside(ExitStack):
+    """What is restored when no thread is in `compiled_soon` any more."""
+
+    threads = 0
+
+    def __bool__(self) -> bool:
+        return self.threads > 0
+
+
+_lock, _inside = threading.RLock(), _Inside()
+
+
+def _soon(module: Any) -> Callable[..., object]:
+    """Nutpie's function that compiles a model, in less time; one thread after another."""
+    compile_model: Callable[..., object] = getattr(module, _COMPILE)
 
     @functools.wraps(compile_model)
     def compile_soon(*args: object, **kwargs: object) -> object:
-        with _in_mode_of_groups(), _replaced(module, _FUNCTIONS):
+        with _lock, _in_mode_of_groups(), _replaced(module, _FUNCTIONS):
             return compile_model(*args, **kwargs)
 
-    with _replaced(module, {compile_model.__name__: compile_soon}):
-        yield
+    return compile_soon
 
 
 @contextmanager
@@ -89,24 +120,21 @@ def _replaced(module: object, functions: Mapping[str, Callable[..., object]]) ->
 def _log_density(
     length: int,
     function: Callable[..., tuple[np.ndarray, ...]],
-    data: np.ndarray,
-    keys: Sequence[str],
-    shared: Mapping[str, np.ndarray],
+    *data: object,
 ) -> tuple[Callable[..., int], object]:
     """A function for nutpie's sampler, and its type: writes value and gradient, returns a code."""
     numba: Any = importlib.import_module("numba")
-    module: Any = importlib.import_module("nutpie.compile_pymc")
-    evaluate = module.make_extraction_fn(function, shared, keys, data.dtype)
+    evaluate = _with_data(function, *data)
     types = numba.types
     numbers = types.CPointer(types.double)
 
     def log_density(
-        dim: int, x: np.ndarray, out: np.ndarray, logp: np.ndarray, data: object
+        dim: int, x: np.ndarray, out: np.ndarray, logp: np.ndarray, pointer: object
     ) -> int:
         if dim != length:
             return _ANOTHER_LENGTH
         try:
-            value, gradient = evaluate(numba.carray(x, (length,)), data)
+            value, gradient = evaluate(numba.carray(x, (length,)), pointer)
             logp[0] = value[()]
             finite = True
             for i in range(length):
@@ -128,22 +156,19 @@ def _expanded(
     length: int,
     expanded: int,
     function: Callable[..., tuple[np.ndarray, ...]],
-    data: np.ndarray,
-    keys: Sequence[str],
-    shared: Mapping[str, np.ndarray],
+    *data: object,
 ) -> tuple[Callable[..., int], object]:
     """A function for nutpie's trace, and its type: writes all variables of a draw."""
     numba: Any = importlib.import_module("numba")
-    module: Any = importlib.import_module("nutpie.compile_pymc")
-    evaluate = module.make_extraction_fn(function, shared, keys, data.dtype)
+    evaluate = _with_data(function, *data)
     types = numba.types
     numbers = types.CPointer(types.double)
 
-    def expand(dim: int, count: int, x: np.ndarray, out: np.ndarray, data: object) -> int:
+    def expand(dim: int, count: int, x: np.ndarray, out: np.ndarray, pointer: object) -> int:
         if dim != length or count != expanded:
             return _ANOTHER_LENGTH
         try:
-            (values,) = evaluate(numba.carray(x, (length,)), data)
+            (values,) = evaluate(numba.carray(x, (length,)), pointer)
             for i in range(expanded):
                 out[i] = values[i]
         except Exception:
@@ -152,6 +177,19 @@ def _expanded(
 
     given = types.uint64, types.uint64, numbers, numbers, types.voidptr
     return expand, types.int64(*given)
+
+
+def _with_data(
+    function: Callable[..., tuple[np.ndarray, ...]],
+    data: np.ndarray,
+    keys: Sequence[str],
+    shared: Mapping[str, np.ndarray],
+) -> Callable[..., tuple[np.ndarray, ...]]:
+    """A function of a point and of a pointer to the values of shared variables."""
+    module: Any = importlib.import_module("nutpie.compile_pymc")
+    found: Callable[..., tuple[np.ndarray, ...]]
+    found = module.make_extraction_fn(function, shared, keys, data.dtype)
+    return found
 
 
 _FUNCTIONS = {"_make_c_logp_func": _log_density, "_make_c_expand_func": _expanded}

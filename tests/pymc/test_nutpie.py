@@ -99,6 +99,19 @@ def test_all_is_as_before_after_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
     assert state() == before
 
 
+def test_threads_that_overlap_restore_nutpie() -> None:
+    """The first one to come is also the first one to leave."""
+    before = state()
+    first, second = compiled_soon(), compiled_soon()
+    first.__enter__()
+    second.__enter__()
+    inside = state()
+    first.__exit__(None, None, None)
+    assert state() == inside != before
+    second.__exit__(None, None, None)
+    assert state() == before
+
+
 def test_another_nutpie_compiles_as_it_does(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
