@@ -71,7 +71,7 @@ def compiled_soon() -> Iterator[None]:
 
 
 class _Inside(ExitStack):
-    """What is restored when no thread is in `compiled_soon` any more."""
+    """Restores nutpie once no thread is in `compiled_soon` any more."""
 
     threads = 0
 
