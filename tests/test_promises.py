@@ -8,6 +8,7 @@ it in its docstring, or in that of its module.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator
@@ -139,6 +140,14 @@ def matches(words: str, name: str) -> bool:
         any(word.strip().lower() in name for word in re.split(r"\bor\b", each))
         for each in alternatives
     )
+
+
+def test_no_module_of_tests_keeps_a_process_number() -> None:
+    """The processes that run the tests are forked after the import: the number is not theirs."""
+    for path in Path(__file__).parent.rglob("*.py"):
+        for held in ast.parse(path.read_text()).body:
+            names = [getattr(n, "attr", "") for n in ast.walk(held) if isinstance(held, ast.Assign)]
+            assert "getpid" not in names, (path, held.lineno)
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -22,9 +22,11 @@ import pytest
 
 from synkhronos.extensions._apart.free import allocation, pages, turns
 from synkhronos.extensions._apart.free.centre import Centre
+from synkhronos.extensions._apart.free.claims import Claims
 from synkhronos.extensions._apart.free.turn_taker import TurnTaker
 
 VICTIM = 1
+BEGIN = 10.0  # seconds that the others wait for the victim
 PATIENCE = 0.1  # seconds, instead of those of `turns`
 
 
@@ -85,9 +87,18 @@ class Trip:
         """When the victim came to the place; 0: it did not."""
         return float(self.times[0]) / 1e9
 
+    @property
+    def begun(self) -> bool:
+        """Whether the victim has begun: a late one would find that others have used all rows."""
+        return bool(self.times[-2])
+
+    @begun.setter
+    def begun(self, value: bool) -> None:
+        self.times[-2] = value
+
     def committed(self) -> list[float]:
         """When versions of the centre were committed, after that."""
-        times = self.times[1:] / 1e9
+        times = self.times[1:-2] / 1e9
         return sorted(t for t in times if t > self.tripped)
 
     def write(self, word: int | str, value: int, store: Callable[[], None]) -> None:
@@ -145,7 +156,15 @@ def set_trip(patch: pytest.MonkeyPatch, place: str, act: str) -> Trip:
             made.append(self)
 
     patch.setattr(allocation, "Page", Tripped)
-    pass_over, commit = TurnTaker._pass_over, Centre.commit
+    claim, pass_over, commit = Claims.next, TurnTaker._pass_over, Centre.commit
+
+    def with_victim(claims: Any, stopped: Callable[[], bool]) -> int | None:
+        if claims._peers.rank == VICTIM:
+            trip.begun = True
+        deadline = time.monotonic() + BEGIN
+        while not trip.begun and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return claim(claims, stopped)
 
     def half_written(self: Any, turn: Any, old: Any, new: Any) -> None:
         if trip.place.word == "spare" and self.peers.rank == VICTIM and new is not old:
@@ -159,6 +178,7 @@ def set_trip(patch: pytest.MonkeyPatch, place: str, act: str) -> Trip:
         commit(self, number)
         trip.times[1 + number % 4000] = time.monotonic_ns()
 
+    patch.setattr(Claims, "next", with_victim)
     patch.setattr(TurnTaker, "_pass_over", half_written)
     patch.setattr(Centre, "commit", timed)
     return trip

@@ -288,13 +288,15 @@ def test_a_store_has_the_same_values_and_is_read_lazily(tmp_path: Path, cores: i
 
 
 class Failing(Calculation):
-    """Computes as usual, until a member reaches the draw."""
+    """Computes as usual, until a worker reaches the draw."""
+
+    master = 0
 
     def act(self) -> None:
         raise OSError(28, "No space left on device")
 
     def values(self, draw: int) -> Any:
-        if draw == 8 and os.getpid() != MASTER:
+        if draw == 8 and os.getpid() != self.master:
             self.act()
         return super().values(draw)
 
@@ -310,9 +312,6 @@ class Slow(Calculation):
         return super().values(draw)
 
 
-MASTER = os.getpid()
-
-
 @pytest.mark.parametrize(("kind", "error"), [(Failing, WorkerError), (Dying, WorkerDied)])
 @pytest.mark.usefixtures("always_divided", "zarr_ends")
 def test_a_failure_leaves_a_store_that_can_be_read(
@@ -324,7 +323,7 @@ def test_a_failure_leaves_a_store_that_can_be_read(
     expected = synk.pymc.sample_posterior_predictive(idata, model, random_seed=1, **PLAIN)
     monkeypatch.setattr(predictive, "Calculation", kind)
     given = {"random_seed": 1, "cores": 2, **PLAIN}
-    monkeypatch.setitem(globals(), "MASTER", os.getpid())
+    monkeypatch.setattr(Failing, "master", os.getpid())
     with pytest.raises(error):
         synk.pymc.sample_posterior_predictive(idata, model, store=store, **given)
     found = xr.open_zarr(store, group="posterior_predictive", consolidated=False, chunks=None)

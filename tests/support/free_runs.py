@@ -21,8 +21,6 @@ from synkhronos.extensions import Batches, make_train_function, updates
 from synkhronos.extensions._apart.free.claims import BatchOrder, RowsOfBatches
 from synkhronos.testing import simulate
 
-MASTER = os.getpid()  # workers that are forked have another number
-
 FREE_RULES = {
     "easgd": rules.EASGD(3),
     "downpour": rules.Downpour(2),
@@ -41,19 +39,22 @@ TURN_RULES = {k: r for k, r in FREE_RULES.items() if k not in ("hogwild", "gosgd
 
 
 class Slowed(Op):
-    """The value itself, after a sleep in the master or in the workers; of what has no rows."""
+    """The value itself, after a sleep in the master or in the workers; of what has no rows.
 
-    __props__ = ("master", "workers")
+    The process that makes it is the master.
+    """
+
+    __props__ = ("master", "workers", "pid")
 
     def __init__(self, master: float = 0.0, workers: float = 0.0) -> None:
-        self.master, self.workers = master, workers
+        self.master, self.workers, self.pid = master, workers, os.getpid()
 
     def make_node(self, x: Any) -> Apply:
         x = pt.as_tensor_variable(x)
         return Apply(self, [x], [x.type()])
 
     def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
-        time.sleep(self.master if os.getpid() == MASTER else self.workers)
+        time.sleep(self.master if os.getpid() == self.pid else self.workers)
         output_storage[0][0] = inputs[0].copy()
 
 
