@@ -6,6 +6,7 @@ nutpie (0.16) calls PyTensor's compiled functions from C functions that numba do
   they call its machine code, which is in the cache.
 * An assignment of a slice brings a message with lengths, whose code takes numba 1.3 s. Here they
   are loops.
+* Data are read by overloads, which take numba 1.2 s. Here they are read by an intrinsic.
 
 Functions are compiled in the mode of groups: :mod:`synkhronos._backends.lean`.
 """
@@ -19,7 +20,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from pymc import sample as pm_sample
@@ -33,6 +34,7 @@ log = logging.getLogger("synkhronos")
 _COMPILE = "_compile_pymc_model_numba"
 _MODE = "NUMBA"  # the name of the mode that nutpie compiles for
 _SUCCESS, _FAILED, _NOT_FINITE_GRADIENT, _NOT_FINITE_VALUE = 0, 1, 3, 4
+_WORD_BYTES = 8
 _ANOTHER_LENGTH, _NOT_EXPANDED = -1, -2
 
 
@@ -52,7 +54,7 @@ def compiled_soon() -> Iterator[None]:
     """
     try:
         module: Any = importlib.import_module("nutpie.compile_pymc")
-        _ = [getattr(module, name) for name in (_COMPILE, *_FUNCTIONS, "make_extraction_fn")]
+        _ = [getattr(module, name) for name in (_COMPILE, *_FUNCTIONS)]
     except Exception as exc:  # if nutpie cannot be imported, `pm.sample` says so
         log.debug("nutpie compiles as it is: %s", exc)
         yield
@@ -120,7 +122,7 @@ def _replaced(module: object, functions: Mapping[str, Callable[..., object]]) ->
 def _log_density(
     length: int,
     function: Callable[..., tuple[np.ndarray, ...]],
-    *data: object,
+    *data: Any,
 ) -> tuple[Callable[..., int], object]:
     """A function for nutpie's sampler, and its type: writes value and gradient, returns a code."""
     numba: Any = importlib.import_module("numba")
@@ -156,7 +158,7 @@ def _expanded(
     length: int,
     expanded: int,
     function: Callable[..., tuple[np.ndarray, ...]],
-    *data: object,
+    *data: Any,
 ) -> tuple[Callable[..., int], object]:
     """A function for nutpie's trace, and its type: writes all variables of a draw."""
     numba: Any = importlib.import_module("numba")
@@ -185,11 +187,75 @@ def _with_data(
     keys: Sequence[str],
     shared: Mapping[str, np.ndarray],
 ) -> Callable[..., tuple[np.ndarray, ...]]:
-    """A function of a point and of a pointer to the values of shared variables."""
-    module: Any = importlib.import_module("nutpie.compile_pymc")
+    """A function of a point and of a pointer to the record of shared variables."""
+    numba: Any = importlib.import_module("numba")
     found: Callable[..., tuple[np.ndarray, ...]]
-    found = module.make_extraction_fn(function, shared, keys, data.dtype)
+    try:
+        arrays = _shared_arrays(data.dtype, [*keys], shared)
+    except KeyError as exc:
+        log.debug("nutpie's record is another one: no field %s", exc)
+        module: Any = importlib.import_module("nutpie.compile_pymc")
+        found = module.make_extraction_fn(function, shared, keys, data.dtype)
+        return found
+
+    def evaluate(x: np.ndarray, pointer: object) -> tuple[np.ndarray, ...]:
+        return function(x, *arrays(pointer))
+
+    found = numba.njit(evaluate)
     return found
+
+
+def _shared_arrays(
+    record: np.dtype, keys: Sequence[str], shared: Mapping[str, np.ndarray]
+) -> Callable[[object], tuple[np.ndarray, ...]]:
+    """A function for numba's code: the values of shared variables, by a pointer to their record.
+
+    Nutpie's own one takes numba a second to compile: overloads, of a loop that is unrolled.
+    """
+    numba: Any = importlib.import_module("numba")
+    extending: Any = importlib.import_module("numba.extending")
+    arrays: Any = importlib.import_module("numba.np.arrayobj")
+    types = numba.types
+    values = [shared[key] for key in keys]
+    kinds = [types.Array(numba.from_dtype(v.dtype), v.ndim, "C") for v in values]
+    # the record holds words: an address and lengths for each key
+    addresses = [_word(record, "data", key) for key in keys]
+    lengths = [_word(record, "shape", key) for key in keys]
+
+    def made(context: Any, builder: Any, signature: Any, pointers: Any) -> Any:
+        words = builder.bitcast(pointers[0], context.get_value_type(types.intp).as_pointer())
+
+        def word(number: int) -> Any:
+            return builder.load(builder.gep(words, [context.get_constant(types.intp, number)]))
+
+        found = []
+        for value, kind, address, first in zip(values, kinds, addresses, lengths, strict=True):
+            array = arrays.make_array(kind)(context, builder)
+            size = stride = context.get_constant(types.intp, value.itemsize)
+            shape = [word(first + axis) for axis in range(value.ndim)]
+            strides: list[Any] = []
+            for length in reversed(shape):
+                strides.insert(0, stride)
+                stride = builder.mul(stride, length)
+            start = builder.inttoptr(word(address), array.data.type)
+            arrays.populate_array(array, start, shape, strides, size, meminfo=None)
+            found.append(array._getvalue())
+        return context.make_tuple(builder, signature.return_type, found)
+
+    def shared_arrays(typing: object, pointer: object) -> tuple[object, object]:
+        return types.Tuple(kinds)(pointer), made
+
+    return cast(Callable[[object], tuple[np.ndarray, ...]], extending.intrinsic(shared_arrays))
+
+
+def _word(record: np.dtype, *names: str) -> int:
+    """The place of a field of nutpie's record, in words."""
+    place = 0
+    for name in ("shared", *names):
+        fields: Any = record.fields
+        record, offset = fields[name][:2]
+        place += offset
+    return place // _WORD_BYTES
 
 
 _FUNCTIONS = {"_make_c_logp_func": _log_density, "_make_c_expand_func": _expanded}

@@ -12,6 +12,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from modes import FAST
 from pytensor.compile.mode import Mode, predefined_modes
 from pytensor.raise_op import Assert
 
@@ -61,6 +62,37 @@ def test_draws_are_those_of_nutpie_also_with_other_data() -> None:
         found, wanted = draws(second), draws(first)
         for name, value in wanted.items():
             np.testing.assert_allclose(found[name], value, rtol=1e-6, err_msg=name)
+
+
+def test_data_of_any_dtype_and_shape() -> None:
+    """Lengths may be others later: a flag, counts of a row, a matrix, and one number."""
+    r = np.random.default_rng(1)
+
+    def data(rows: int) -> dict[str, np.ndarray]:
+        return {
+            "flag": r.random(rows) < 0.5,
+            "counts": r.integers(9, size=rows),
+            "matrix": r.normal(size=(rows, 3)),
+            "cube": r.normal(size=(2, rows, 2)),
+            "one": np.array(r.normal()),
+        }
+
+    with pm.Model() as found:
+        shared = {name: pm.Data(name, value) for name, value in data(5).items()}
+        slopes = pm.Normal("slopes", shape=3)
+        each = pt.switch(shared["flag"], shared["counts"] + shared["matrix"] @ slopes, slopes.sum())
+        pm.Potential("fits", -((each - shared["one"] * shared["cube"].sum(axis=(0, 2))) ** 2).sum())
+        wanted = found.compile_fn([found.logp(), *found.dlogp()], mode=FAST)
+    with compiled_soon():
+        ours = nutpie.compile_pymc_model(found)
+    x = np.array([0.3, -1.0, 2.0])
+    for rows in (5, 2, 0):
+        given = data(rows)
+        code, value, gradient = called(ours.with_data(**given), x)
+        with found:
+            pm.set_data(given)
+        assert code == 0
+        np.testing.assert_allclose(np.append(value, gradient), np.hstack(wanted({"slopes": x})))
 
 
 def called(compiled: Any, x: np.ndarray) -> tuple[int, float, np.ndarray]:
@@ -121,6 +153,21 @@ def test_another_nutpie_compiles_as_it_does(
         assert compile_pymc._compile_pymc_model_numba is found
     assert "nutpie compiles as it is: " in caplog.text
     assert "_make_c_expand_func" in caplog.text
+
+
+def test_another_record_is_read_as_nutpie_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def read(function: Any, shared: Any, keys: Any, record: np.dtype) -> Any:
+        asked.append(record.names)
+        return lambda x, pointer: function(x, *map(shared.get, keys))
+
+    monkeypatch.setattr(compile_pymc, "make_extraction_fn", read)
+    record = np.dtype([("others", [("data", [("key", np.uintp)])])])
+    given = np.zeros((), record), ["key"], {"key": np.arange(3)}
+    evaluate = _nutpie._with_data(np.add, *given)
+    np.testing.assert_array_equal(evaluate(1, None), [1, 2, 3])
+    assert asked == [("others",)]
 
 
 def test_another_sampler_does_not_import_nutpie(monkeypatch: pytest.MonkeyPatch) -> None:

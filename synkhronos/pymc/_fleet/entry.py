@@ -19,6 +19,7 @@ from synkhronos.pymc._fleet.compilations import Compilations
 from synkhronos.pymc._fleet.fitted import Sampled
 from synkhronos.pymc._fleet.names import seed_of
 from synkhronos.pymc._fleet.results import write_result
+from synkhronos.pymc._nutpie import compiled_soon
 
 
 def main(task: Mapping[str, Any]) -> None:
@@ -27,6 +28,7 @@ def main(task: Mapping[str, Any]) -> None:
         contextlib.closing(Pipe(task["requests"], task["replies"])) as pipe,
         os.fdopen(task["held"], "rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held,
+        compiled_soon(),
         Compilations(),
     ):
         logging.getLogger("pymc").setLevel(logging.ERROR)
