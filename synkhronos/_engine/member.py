@@ -70,6 +70,10 @@ class LongCommandAbove(ABC):
     def count(self) -> None:
         """Show the master that a count of this node has changed."""
 
+    @abstractmethod
+    def compiling(self, now: bool) -> None:
+        """Show the master that this leader compiles, or does so no more."""
+
 
 @dataclass
 class OnNode:
@@ -233,13 +237,19 @@ class Member:
             node = self.on_node.node
             mine: Any = {} if node is None else node.words.of[node.rank]
             mine[COMPILING] = 1
+            self._show_compiling(True)
             began = time.perf_counter()
             try:
                 yield
             finally:
                 mine[COMPILING] = 0
+                self._show_compiling(False)
                 if self.measured.spans is not None:
                     self.measured.spans.add(began, time.perf_counter(), COMPILE)
+
+    def _show_compiling(self, now: bool) -> None:
+        if self.on_node.above is not None:
+            self.on_node.above.compiling(now)
 
     def show_clocks(self, cells: np.ndarray) -> None:
         """Let those who watch the group from outside find the phases of a function's calls."""

@@ -321,6 +321,7 @@ def _watch(process: MpiProcess, channel: OneNodeChannel) -> None:
     waiter, check = channel.node.waiter, process.leaders.check_transfer
     waiter.naps_ms = _NAPS_MS
     process.leaders.wait_with(waiter.wait)
+    channel.inspector.compiling = process.leaders.compiling
     process.world.wait_with(lambda done: waiter.wait_for_mpi(done, check))
 
 
@@ -564,6 +565,10 @@ class LeaderEnd(ReceivingEnd, LongCommandAbove):
         if stopping:
             self._channel.stop(self._channel.number)
         return stopping
+
+    def compiling(self, now: bool) -> None:
+        """Tell the other leaders whether this one compiles, or a member of its node."""
+        self._leaders.compiling(now or bool(self._channel.compiling()))
 
     def count(self) -> None:
         """Send up what this node has counted, at most every 10 ms."""

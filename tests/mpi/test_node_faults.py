@@ -24,6 +24,7 @@ import synkhronos as synk
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import current
 from synkhronos._plan.reductions import Reduction
+from synkhronos.testing.faults import Fault
 
 pytensor.config.mode = "FAST_COMPILE"
 
@@ -184,6 +185,26 @@ print("good end")
 """
     )
     assert "good end" in run(mpi, 2, tmp_path, text, "0.5")
+
+
+def test_time_of_compiling_on_another_node_does_not_count(mpi: Launcher, tmp_path: Path) -> None:
+    """That of its leader, and that of its other member; but a member that only sleeps is late."""
+    text = (
+        GROUP
+        + """
+for kind, rank in ("compile", 2), ("compile", 3), ("nap", 3):  # each for a second
+    try:
+        group.run(Fault(kind, (rank,)), "a test")
+    except synk.GroupTimeout as exc:
+        print(kind, rank, "GroupTimeout", exc.ranks)
+    else:
+        print(kind, rank, "done")
+"""
+    )
+    said = run(mpi, 2, tmp_path, text, "0.5")
+    assert "compile 2 done" in said
+    assert "compile 3 done" in said
+    assert "nap 3 GroupTimeout (2, 3)" in said
 
 
 @pytest.mark.parametrize("state", ["meeting", *thorough("idle")])

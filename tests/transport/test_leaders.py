@@ -111,6 +111,40 @@ def test_what_is_said_and_whether_the_words_are_one(size: int) -> None:
         assert third == (3, {size - 1: b"one"})
 
 
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_the_root_learns_that_a_leader_compiles(size: int) -> None:
+    """Also one below another leader, which tells it when it looks; of the present command only."""
+    seen, over = threading.Event(), threading.Event()
+
+    def until(leaders: Leaders, compiling: bool) -> None:
+        wait(lambda: leaders.compiling(False) == compiling)
+
+    def passed_on(leaders: Leaders) -> bool:
+        leaders.compiling(False)
+        return over.is_set()
+
+    def life(leaders: Leaders) -> None:
+        leaders.begin(1)
+        if leaders.rank == 0:
+            until(leaders, True)
+            seen.set()
+            until(leaders, False)
+            over.set()
+        elif leaders.rank == size - 1:
+            assert leaders.compiling(True)
+            wait(seen.is_set)
+            assert not leaders.compiling(False)
+        else:
+            wait(lambda: passed_on(leaders))
+        leaders.begin(2)
+        leaders.compiling(leaders.rank == 1)
+        leaders.agree()
+        leaders.begin(3)
+        assert not leaders.compiling(False)
+
+    together(size, life)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_all_pass_a_meeting_or_nobody(seed: int) -> None:
     """Leaders fail, or go another way, at random; every command ends everywhere."""

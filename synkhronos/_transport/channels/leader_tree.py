@@ -28,9 +28,9 @@ ARITY = 4  # children of a leader, which sends to them one after the other
 # kinds of messages that go down the tree
 COMMAND, VERDICT, STOP, QUIT, GO, LEAVE = range(6)
 # that go up
-ENTER, FAIL, REPORT, PROGRESS = range(6, 10)
+ENTER, FAIL, REPORT, PROGRESS, COMPILES = range(6, 11)
 # that go both ways
-EXCHANGE_FAILED = 10
+EXCHANGE_FAILED = 11
 
 _HEADER = struct.Struct("<qqqq")  # kind, command's number, exchange, value
 _RECORD = struct.Struct("<qq")  # a leader's number, the length of its payload
@@ -67,6 +67,7 @@ class _FromChild:
     reported: int = 0
     report: bytes = b""
     dismissed: int = 0  # the latest command that this leader has told it to leave
+    compiles: int = -1  # the command in which a member of the branch compiles
 
 
 @dataclass
@@ -117,6 +118,7 @@ class Leaders:
         self._from_children = {r: _FromChild() for r in self._children}
         self._from_root = _FromRoot()
         self._counts: dict[int, tuple[int, bytes]] = {}  # progress by child, with its command
+        self._compiles = -1  # the command in which the parent knows that this branch compiles
         self.overtaken: list[bytes] = []
         self.transfer_failed = False
         self.number = 0
@@ -200,6 +202,8 @@ class Leaders:
             branch.failed = number
         elif kind == REPORT:
             branch.reported, branch.report = number, payload
+        elif kind == COMPILES:
+            branch.compiles = number if value else -1
         else:
             self._counts[source] = number, payload
 
@@ -506,6 +510,18 @@ class Leaders:
             self._transport.offer(
                 self._parent, header + _record(self.rank, payload) + self._counted()
             )
+
+    def compiling(self, here: bool) -> bool:
+        """Tell the parent, if it has changed, whether a member of this branch compiles.
+
+        `here`: whether one of this node does. Returns what is told.
+        """
+        self.receive_all()
+        found = here or any(b.compiles == self.number for b in self._from_children.values())
+        if self._parent is not None and found != (self._compiles == self.number):
+            self._send(self._parent, COMPILES, value=int(found))
+            self._compiles = self.number if found else -1
+        return found
 
     def counted(self) -> dict[int, bytes]:
         """At the root: the progress on the other nodes, by leader."""

@@ -204,7 +204,8 @@ class MultiNodeChannel(Channel):
 
     def close(self) -> None:
         self._here.close()
-        self._here.inspector.elsewhere = None  # breaks a cycle, as in OneNodeChannel.close
+        # breaks a cycle, as in OneNodeChannel.close
+        self._here.inspector.elsewhere = self._here.inspector.compiling = None
         self._closed()
 
 

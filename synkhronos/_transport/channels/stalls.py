@@ -51,6 +51,8 @@ class Inspector(TimeLimits):
     ----------
     elsewhere : callable or None
         Returns the late members of other nodes, and their names.
+    compiling : callable or None
+        Gets whether a member of this node compiles; returns whether one of any node does.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Inspector(TimeLimits):
     ) -> None:
         super().__init__()
         self.elsewhere: Callable[[], tuple[tuple[int, ...], str]] | None = None
+        self.compiling: Callable[[bool], bool] | None = None
         self._words = words.of
         self._master = master
         self._workers = workers
@@ -85,7 +88,7 @@ class Inspector(TimeLimits):
             self._number, self._began, self._warned, self._compiled = number, now, False, 0.0
         else:
             self._began += max(0.0, now - self._looked - _LONGEST_GAP)
-            if any(self._words[w.rank][COMPILING] and not _stopped(w.pid) for w in self._workers):
+            if self._someone_compiles():
                 since = min(now - self._looked, _LONGEST_GAP)
                 self._compiled = min(self._compiled + since, COMPILE_SECONDS)
         self._looked = now
@@ -102,6 +105,11 @@ class Inspector(TimeLimits):
         if not self._warned and waited >= self.warning:
             self._warned = True
             log.warning("%s: %s", what, self._report(late, waited, nodes))
+
+    def _someone_compiles(self) -> bool:
+        words = self._words
+        here = any(words[w.rank][COMPILING] and not _stopped(w.pid) for w in self._workers)
+        return here if self.compiling is None else self.compiling(here)
 
     def _late(self, number: int, no_other_node: bool) -> list[Worker]:
         """The workers that delay the others, or all that have not reported.
