@@ -3,10 +3,11 @@
 Two network namespaces of this machine are two hosts, with a process each, and half of the cores.
 Their link is limited in each direction by tc. The nets are in float32: the MLP 784-800-800-10, and
 a VGG of 8 convolutions whose 3 layers of units hold 80 % of its bytes. All contenders take turns in
-the same two processes; the table gives medians of a step, and how much of the time that the dense
-exchange adds to the step without any link is hidden.
+the same two processes; the table gives medians of a step. "hidden" is how much sooner a step ends
+with overlap, beside `reduce` and `wait` of the same exchange without it.
 
     python benchmarks/overlap.py [--rates 1gbit 100mbit] [--nets mlp vgg] [--steps 20] [--rounds 3]
+        [--batch ROWS]
 
 It needs root, the programs ip and tc, and MPICH or Open MPI.
 """
@@ -45,9 +46,11 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     "TopK(0.01)": {"exchange": TopK(0.01)},
 }
 
+PARTNERS = {"overlap": "dense", "overlap, bf16": "bf16"}  # the same exchange without overlap
 
-def mlp() -> tuple[Any, Any, Any, Any, tuple[np.ndarray, np.ndarray]]:
-    """The loss, parameters and inputs of the MLP, and rows for both members."""
+
+def mlp(batch: int) -> tuple[Any, Any, Any, Any, tuple[np.ndarray, np.ndarray]]:
+    """The loss, parameters and inputs of the MLP, and as many rows for each of both members."""
     sizes = 784, 800, 800, 10
     x, y = pt.fmatrix("x"), pt.ivector("y")
     h, params = x, []
@@ -60,28 +63,29 @@ def mlp() -> tuple[Any, Any, Any, Any, tuple[np.ndarray, np.ndarray]]:
     shifted = h - h.max(axis=1, keepdims=True)
     likely = shifted - pt.log(pt.exp(shifted).sum(axis=1, keepdims=True))
     loss = -likely[pt.arange(y.shape[0]), y].mean()
-    rows = rng.random((256, 784)).astype("f4"), rng.integers(0, 10, 256, "i4")
+    rows = rng.random((2 * batch, 784)).astype("f4"), rng.integers(0, 10, 2 * batch, "i4")
     return loss, params, x, y, rows
 
 
-def vgg() -> tuple[Any, Any, Any, Any, tuple[np.ndarray, np.ndarray]]:
+def vgg(batch: int) -> tuple[Any, Any, Any, Any, tuple[np.ndarray, np.ndarray]]:
     """The same of the VGG."""
     pytensor.config.floatX = "float32"
     net = zoo.vgg(11, classes=10, size=32, width=16, units=1500, dropout=0.0)
     x, y = net.inputs
     rng = np.random.default_rng(0)
-    rows = rng.random((32, 32, 32, 3)).astype("f4"), rng.integers(0, 10, 32)
+    rows = rng.random((2 * batch, 32, 32, 3)).astype("f4"), rng.integers(0, 10, 2 * batch)
     return net.loss, net.params, x, y, (rows[0], rows[1].astype(y.type.dtype))
 
 
 NETS = {"mlp": mlp, "vgg": vgg}
+BATCH = {"mlp": 128, "vgg": 16}  # rows of a process
 
 
 class Contender:
     """A training function, and the times of its steps."""
 
-    def __init__(self, name: str, net: str, options: dict[str, Any]) -> None:
-        loss, params, x, y, rows = NETS[net]()
+    def __init__(self, name: str, net: str, batch: int, options: dict[str, Any]) -> None:
+        loss, params, x, y, rows = NETS[net](batch)
         rule = updates.momentum, 0.001, 0.9
         self.train = make_train_function(
             loss, params, x, y, *rule, mode="NUMBA", name=name, reduction="avg", **options
@@ -104,12 +108,14 @@ class Contender:
         self.parts.append({p: 1e3 * (after[p][0] - before[p][0]) / count for p in after})
 
 
-def job(net: str, which: list[str], steps: int, rounds: int) -> None:
+def job(net: str, batch: int, which: list[str], steps: int, rounds: int) -> None:
     """What both processes run: the master prints its figures as a line."""
     take_half_of_the_cores()
     synk.fork(1)  # returns in the master only
     contenders = {
-        name: Contender(name, net, options) for name, options in CONTENDERS.items() if name in which
+        name: Contender(name, net, batch, options)
+        for name, options in CONTENDERS.items()
+        if name in which
     }
     for c in contenders.values():
         c.steps(1, 2)
@@ -123,7 +129,7 @@ def job(net: str, which: list[str], steps: int, rounds: int) -> None:
     synk.close()
 
 
-def measured(rate: str, net: str, which: list[str], steps: int, rounds: int) -> dict[str, Any]:
+def measured(rate: str, net: str, given: argparse.Namespace) -> dict[str, Any]:
     """The figures over a link of this rate."""
     sys.path.append(str(ROOT / "tests" / "mpi"))
     from hosts import two_hosts
@@ -131,7 +137,8 @@ def measured(rate: str, net: str, which: list[str], steps: int, rounds: int) -> 
 
     with tempfile.TemporaryDirectory() as name, two_hosts(Path(name), rate) as hosts:
         command = [sys.executable, str(Path(__file__).resolve()), JOB, net]
-        command += ["--steps", str(steps), "--rounds", str(rounds), "--contenders", *which]
+        command += ["--steps", str(given.steps), "--rounds", str(given.rounds)]
+        command += ["--batch", str(given.batch or BATCH[net]), "--contenders", *given.contenders]
         made = Job(hosts.launcher(installed_launcher()), 2, command, Path(name))
         try:
             if made.wait(LIMIT):
@@ -150,24 +157,29 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", default=list(NETS), choices=list(NETS))
     parser.add_argument("--steps", type=int, default=20, help="of a round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch", type=int, help=f"rows of a process; default: {BATCH}")
     parser.add_argument(
         "--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS)
     )
     parser.add_argument(JOB, choices=list(NETS), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.job:
-        job(given.job, given.contenders, given.steps, given.rounds)
+        job(given.job, given.batch, given.contenders, given.steps, given.rounds)
         return
     describe_machine()
     for net, rate in itertools.product(given.nets, given.rates):
-        found = measured(rate, net, given.contenders, given.steps, given.rounds)
+        found = measured(rate, net, given)
         base = next(iter(found.values()))[0]
         lines = []
+        waits = {}
         for name, (ms, parts) in found.items():
             each = {p: median(x[p] for x in parts) for p in parts[0]}
-            waits = each["reduce"] + each["wait"]
-            lines.append([name, ms, each["compute"], waits, f"{base / ms:.2f}"])
-        columns = ["", "ms of a step", "compute", "reduce and wait", "times as fast"]
+            waits[name] = each["reduce"] + each["wait"]
+            partner = PARTNERS.get(name)
+            gain = (found[partner][0] - ms) / waits[partner] if partner in waits else None
+            hidden = "" if gain is None else f"{gain:.0%}"
+            lines.append([name, ms, each["compute"], waits[name], f"{base / ms:.2f}", hidden])
+        columns = ["", "ms of a step", "compute", "reduce and wait", "times as fast", "hidden"]
         show(f"{net}: a step over a link of {rate}", columns, lines)
 
 
