@@ -70,18 +70,18 @@ def test_figures_of_training(group2: synk.Group) -> None:
     group2.note("\udce9 of a script's name in Latin-1")
     group2.note("näher " + 600 * "x")
     watch = Watch()
-    look(watch)
     began = time.monotonic()
+    look(watch)
     for _ in range(50):
         train(rows)
     found = look(watch)
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - began  # no less than between the looks
     assert found.what == "function train"
     assert found.note.startswith("näher xxx")
     assert len(found.note.encode()) == 512
     assert found.pid == os.getpid()
     assert found.steps == 50  # the first one compiles
-    assert found.rates["steps"] >= 50 / seconds / 2
+    assert found.rates["steps"] >= 50 / seconds
     assert found.rates["rows"] == pytest.approx(30 * found.rates["steps"], rel=1e-6)
     assert [m.pid for m in found.members] == [group2.channel.pid(r) for r in (0, 1)]
     assert [m.state for m in found.members] == ["script", "idle"]

@@ -86,9 +86,9 @@ def test_interrupt_of_a_cell(kernel: KernelManager, cell: Cell) -> None:
     cell("import os, numpy as np, pytensor.tensor as pt, synkhronos as synk; synk.fork(2)")
     cell("x = pt.dvector('x'); f = synk.function([x], x.sum(), mode='FAST_COMPILE')")
     cell("f(np.ones(3))")
-    cell("import threading, signal")
-    cell("threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()")
-    assert cell("while True: f(np.ones(3))").startswith("KeyboardInterrupt")
+    stop = "threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()"
+    long = f"import threading, signal\n{stop}\nwhile True: f(np.ones(3))"
+    assert cell(long).startswith("KeyboardInterrupt")
     assert cell("print(f(np.ones(3)))") == "3.0"
 
 

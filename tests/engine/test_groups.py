@@ -650,22 +650,21 @@ def test_close_during_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ho
     def act() -> None:
         while not path.exists():
             time.sleep(0.001)
-        group.close()
+        if how == "thread":
+            group.close()
+        else:
+            os.kill(os.getpid(), signal.SIGALRM)
 
     monkeypatch.setattr(OneNodeChannel, "_close_descriptors", watched)
-    before = signal.signal(signal.SIGALRM, lambda *_: act())
+    before = signal.signal(signal.SIGALRM, lambda *_: group.close())
     thread = threading.Thread(target=act)
-    if how == "thread":
-        thread.start()
-    else:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
+    thread.start()
     try:
         with pytest.raises(synk.GroupClosed, match="my command"):
             group.run(Nap(30, str(path)), "my command")
+        thread.join()
     finally:
         signal.signal(signal.SIGALRM, before)
-    if how == "thread":
-        thread.join()
     assert closed == [False]
     group.close()
     assert closed == [False]

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,9 @@ from hypothesis import strategies as st
 from user_scripts import run_script
 
 import synkhronos as synk
+from synkhronos.extensions._rows import loader as waiting_module
 from synkhronos.extensions._rows import reader as loader_module
+from synkhronos.extensions._rows.by_master import MasterLoop
 from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.loader import Loader
 
@@ -654,26 +657,32 @@ def test_a_script_that_ends_within_the_loop_ends(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 60
 
 
-@pytest.mark.parametrize(("source_s", "consumer_s"), [(0.05, 0), (0, 0.05)])
-def test_slow_sources_and_slow_consumers(
-    group2: synk.Group, source_s: float, consumer_s: float
+def test_seconds_of_waiting_are_those_of_the_source(
+    group2: synk.Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By a clock that goes on only in the source, while the loop waits, and in the loop's body."""
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    monkeypatch.setattr(waiting_module, "time", clock)
+    asked, take = threading.Semaphore(0), MasterLoop.take
+
+    def taking(loop: MasterLoop, number: int) -> Any:
+        asked.release()
+        return take(loop, number)
+
+    monkeypatch.setattr(MasterLoop, "take", taking)
+
     def source(rows: Array) -> Array:
-        time.sleep(source_s)
+        assert asked.acquire(timeout=60)
+        clock.now += 1
         return X[rows]
 
     loader = Loader(source, Batches(11, 2, shuffle=False))
     found = []
-    begun = time.perf_counter()
     for x in loader:
-        time.sleep(consumer_s)
+        clock.now += 100
         found.append(x.data[0, 0])
-    took = time.perf_counter() - begun
     assert found == [0, 6, 12, 18, 24, 30]
-    if source_s:
-        assert took / 2 < loader.waited <= took
-    else:
-        assert 0 < loader.waited < took / 2
+    assert loader.waited == 6
 
 
 def test_an_idle_thread_sleeps(group2: synk.Group) -> None:

@@ -250,15 +250,17 @@ def test_too_few_are_left(group2: synk.Group) -> None:
 def test_restarted_workers_take_part_in_the_next_run() -> None:
     with synk.Group(3, max_restarts=1) as group:
         train, w, data = counting(rules.Downpour(1, scale="none"), 400, Slowed(0.001, 0.001))
-        with train.start(data, batches_of(400, 2)) as run:
+        with train.start(data, batches_of(400, 2), epochs=500) as run:
             run.wait(timeout=0.05)
             os.kill(group.channel.pid(1), signal.SIGKILL)
         assert group.alive
         w.set_value(np.zeros(400))
-        with train.start(data, batches_of(400, 2)) as run:
-            run.wait()
-        assert (w.get_value() == -1).all()
-        assert min(found["steps"] for found in run.progress()) > 0
+        with train.start(data, batches_of(400, 2), epochs=500) as run:
+            until = time.monotonic() + LIMIT
+            while not all(found["steps"] for found in run.progress()):
+                assert time.monotonic() < until
+                run.wait(timeout=0.01)
+        assert -w.get_value().sum() == run.rows
 
 
 def interrupt(after: float, times: int = 1) -> threading.Timer:
@@ -309,14 +311,15 @@ def test_ctrl_c_twice(name: str, caplog: pytest.LogCaptureFixture) -> None:
             with run:
                 run.wait(timeout=0.1)
                 os.kill(group.channel.pid(1), signal.SIGSTOP)
+                timers.append(interrupt(0.2, times=2))
                 run.wait()
 
-        timer = interrupt(0.5, times=2)
+        timers: list[threading.Timer] = []
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             block()
         assert time.monotonic() - began < 10
-        timer.join()
+        timers[0].join()
         whole([w.get_value() for w in ws], name)
         assert [d.rank for d in run.deaths] == [1]
         assert not group.alive

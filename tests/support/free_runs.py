@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+import pytest
 from apart import Alone
 from modes import FAST
 from pytensor.graph.basic import Apply
@@ -18,7 +20,8 @@ from training_cases import Net
 
 from synkhronos import rules
 from synkhronos.extensions import Batches, make_train_function, updates
-from synkhronos.extensions._apart.free.claims import BatchOrder, RowsOfBatches
+from synkhronos.extensions._apart.free.claims import BatchOrder, Claims, RowsOfBatches
+from synkhronos.extensions._apart.free.pages import CLAIMED, STEPS
 from synkhronos.testing import simulate
 
 FREE_RULES = {
@@ -56,6 +59,26 @@ class Slowed(Op):
     def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
         time.sleep(self.master if os.getpid() == self.pid else self.workers)
         output_storage[0][0] = inputs[0].copy()
+
+
+def batches_wait(patch: pytest.MonkeyPatch, ready: Callable[[int, list[int]], bool]) -> None:
+    """Members that are forked after this take a batch only when it is their turn.
+
+    `ready` says so, of a member's rank and of the steps that each member has made. When all batches
+    have been taken, nobody waits. Other than sleeps, this makes a member slow on any machine.
+    """
+    claim = Claims.next
+
+    def late(claims: Any, stopped: Callable[[], bool]) -> int | None:
+        until = time.monotonic() + 60
+        while not stopped() and max(page.words[CLAIMED] for page in claims._pages) < claims._total:
+            if ready(claims._peers.rank, [page.words[STEPS] for page in claims._pages]):
+                break
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        return claim(claims, stopped)
+
+    patch.setattr(Claims, "next", late)
 
 
 def counting(rule: Any, n: int, slowed: Slowed | None = None, **options: Any) -> Any:

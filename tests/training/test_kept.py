@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos.extensions import updates
+from synkhronos.extensions._rows.by_master import MasterLoop
 from synkhronos.rules import EASGD
 from synkhronos.training import Event, fit, read_metrics
 from synkhronos.training._record.run_folder import read_starts
@@ -76,21 +78,35 @@ def test_split_of_epochs(group2: synk.Group, tmp_path: Path) -> None:
 
 
 class Slow:
-    """A source that takes its time."""
+    """A source that takes its time for a batch when the loop waits for it."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        take = MasterLoop.take
+        self.asked = threading.Semaphore(0)
+
+        def taking(loop: MasterLoop, number: int) -> Any:
+            self.asked.release()
+            return take(loop, number)
+
+        patch.setattr(MasterLoop, "take", taking)
 
     def __len__(self) -> int:
         return len(ROWS)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        time.sleep(0.005)
+        if threading.current_thread() is not threading.main_thread():  # else fit looks at a row
+            assert self.asked.acquire(timeout=60)
+            time.sleep(0.005)
         return ROWS[rows]
 
 
-def test_time_for_reading(group2: synk.Group, tmp_path: Path) -> None:
-    lines = trained(tmp_path / "run", Slow())
+def test_time_for_reading(
+    group2: synk.Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = trained(tmp_path / "run", Slow(monkeypatch))
     [one, two] = [line for line in lines if line["kind"] == "epoch"]
-    assert one["reading"] > 0.005
-    assert 0.005 < two["reading"] < two["phases"]["between"][0] + 0.01
+    assert one["reading"] >= 6 * 0.005  # of the six batches
+    assert 6 * 0.005 <= two["reading"] < two["phases"]["between"][0] + 0.01
 
 
 def test_members_that_train_apart_have_no_split(group2: synk.Group, tmp_path: Path) -> None:
