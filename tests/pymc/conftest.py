@@ -14,6 +14,20 @@ try:
     import pymc
 except ImportError:
     pymc = None
+else:
+    look_up = pymc.__getattr__
+
+    def look_up_public(name: str) -> object:
+        """As PyMC, which looks for each name that it lacks in ArviZ's plots, and imports these.
+
+        pytest asks the modules that a test module has imported for private names. matplotlib and
+        numpyro would be imported, too, for seconds, and be in the memory that all groups fork.
+        """
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return look_up(name)
+
+    pymc.__getattr__ = look_up_public
 
 
 class _Skipped(pytest.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import arviz as az
+import arviz_stats
 import numpy as np
 import pymc as pm
 import pytest
@@ -54,7 +54,7 @@ def ours(model: pm.Model, lines: Callable[[], list[str]], **given: Any) -> Any:
 
 def error_of(draws: np.ndarray) -> float:
     """The standard error of the mean of draws, (chain, draw)."""
-    return float(draws.std() / np.sqrt(az.ess(draws, method="mean")))
+    return float(draws.std() / np.sqrt(arviz_stats.ess(draws, method="mean")))
 
 
 def moments(draws: np.ndarray) -> list[tuple[float, float]]:
