@@ -16,7 +16,7 @@ import numpy as np
 import pytensor  # noqa: F401
 import pytest
 from gpu_commands import Exchange
-from selection import COLLECTED, mark_thorough
+from selection import COLLECTED, Collected, mark_thorough
 
 import synkhronos as synk
 from synkhronos._engine.group_options import GroupOptions
@@ -210,7 +210,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Under mpirun the tests are those of whatever group they are given. With --many each may last.
     """
     mark_thorough(items)
-    config.stash[COLLECTED] = list(items)
+    default = [item for item in items if not item.get_closest_marker("thorough")]
+    config.stash[COLLECTED] = [Collected.of(i) for i in default if isinstance(i, pytest.Function)]
     if config.getoption("many"):
         for item in items:
             item.add_marker(pytest.mark.timeout(MANY_SECONDS))

@@ -8,7 +8,7 @@ tests wait; then those with the marker `unhurried`, one for each core; then thos
 
 A test that forks a group takes three quarters of the processor time where the process has imported
 neither PyMC nor numba. So the first kind has two collections, and each of its processes is two, one
-after the other (`support/sharing.py`).
+after the other (`support/sharing.py`). The tests of promises are told of the tests of both.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def run_beside(selection: str, paths: list[str], folder: Path) -> list[int]:
     large = [f for f in files if f.startswith(LARGE)]
     small = [f for f in files if f != PROMISES and f not in large]
     parts = {kind: files for kind, files in (("small", small), ("large", large)) if files}
-    if not paths:  # all are collected, for the promises
-        parts["large"] = [f"--deselect={file}" for file in small]
+    if not paths:
+        parts["large"] += [PROMISES, f"--whole={','.join(parts)}"]
     if large:
         parts["large"].append("--numba")
     processes = len(os.sched_getaffinity(0)) + 2

@@ -9,14 +9,14 @@ it in its docstring, or in that of its module.
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mutants import MUTANTS, Mutant
-from selection import COLLECTED
+from selection import Collected
+from sharing import whole_selection
 
 import synkhronos as synk
 from synkhronos import extensions, interop, nn, ops, pymc, search, sklearn, testing, training, zoo
@@ -54,32 +54,31 @@ PUBLIC = {
 
 
 @pytest.fixture(scope="module")
-def default(pytestconfig: pytest.Config) -> list[pytest.Function]:
+def default(pytestconfig: pytest.Config) -> list[Collected]:
     """The tests of the default selection."""
-    if pytestconfig.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+    found = whole_selection(pytestconfig)
+    if found is None:
         pytest.skip("only a run of all tests has collected them all")
-    items = pytestconfig.stash[COLLECTED]
-    return [i for i in items if not i.get_closest_marker("thorough")]
+    return found
 
 
 @pytest.fixture(scope="module")
-def places(default: list[pytest.Function]) -> list[tuple[str, str]]:
+def places(default: list[Collected]) -> list[tuple[str, str]]:
     """The path of each of these tests, and the words by which -k finds it."""
-    return [(str(i.path), f"{i.path.name} {i.name}".lower()) for i in default]
+    return [(i.path, f"{Path(i.path).name} {i.name}".lower()) for i in default]
 
 
 @pytest.fixture(scope="module")
-def words(default: list[pytest.Function]) -> set[str]:
+def words(default: list[Collected]) -> set[str]:
     """All words of the modules of these tests."""
-    sources = (inspect.getsource(module) for module in {i.module for i in default})
+    sources = (Path(path).read_text() for path in {item.path for item in default})
     return {word for text in sources for word in re.findall(r"\w+", text)}
 
 
 @pytest.fixture(scope="module")
-def named(default: list[pytest.Function]) -> str:
+def named(default: list[Collected]) -> str:
     """What the docstrings of these tests and of their modules name, ranges written out."""
-    texts = {item.function.__doc__ or "" for item in default}
-    texts |= {item.module.__doc__ or "" for item in default}
+    texts = {doc for item in default for doc in (item.doc, item.module_doc)}
     return "\n".join(re.sub(r"\bS(\d+) to S(\d+)", _written_out, text) for text in texts)
 
 
@@ -91,9 +90,9 @@ def test_each_number_is_named_by_a_test(named: str) -> None:
     assert not [n for n, pattern in NUMBERS.items() if not re.search(pattern, named)]
 
 
-def test_tests_of_the_page_are_in_the_default_selection(default: list[pytest.Function]) -> None:
+def test_tests_of_the_page_are_in_the_default_selection(default: list[Collected]) -> None:
     """Each promise of the page names a file, and what it names has tests that are run."""
-    files = {item.path.name for item in default}
+    files = {Path(item.path).name for item in default}
     numbers: set[int] = set()
     for title, text in promises():
         found = set(re.findall(r"``(?:tests/)?(?:\w+/)*(test_\w+\.py)``", text))
@@ -103,7 +102,7 @@ def test_tests_of_the_page_are_in_the_default_selection(default: list[pytest.Fun
     assert numbers == set(range(1, 24))
 
 
-def test_each_threat_is_named_by_the_tests_of_its_row(default: list[pytest.Function]) -> None:
+def test_each_threat_is_named_by_the_tests_of_its_row(default: list[Collected]) -> None:
     """Those of the page of threats, each of which is in the default selection."""
     rows = re.findall(r"\n   \* - (T\d+)\n(.*?)(?=\n   \* - |\n\n)", THREATS.read_text(), re.DOTALL)
     assert [number for number, _ in rows] == [f"T{n}" for n in range(1, 15)]
@@ -111,8 +110,8 @@ def test_each_threat_is_named_by_the_tests_of_its_row(default: list[pytest.Funct
         files = re.findall(r"``(test_\w+\.py)``", text)
         assert files, number
         for file in files:
-            items = [item for item in default if item.path.name == file]
-            named = {d for i in items for d in (i.function.__doc__, i.module.__doc__) if d}
+            items = [item for item in default if Path(item.path).name == file]
+            named = {doc for item in items for doc in (item.doc, item.module_doc)}
             assert any(re.search(rf"\b{number}\b", d) for d in named), (number, file)
 
 

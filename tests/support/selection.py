@@ -13,12 +13,27 @@ import itertools
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-COLLECTED = pytest.StashKey[list[pytest.Item]]()  # all tests, whatever is then selected
+COLLECTED = pytest.StashKey[list["Collected"]]()  # the default selection of what is collected
 STRENGTHS = {"each_choice": 1, "pairwise": 2}
+
+
+class Collected(NamedTuple):
+    """A test, as other processes may know it."""
+
+    path: str
+    name: str
+    doc: str
+    module_doc: str
+
+    @classmethod
+    def of(cls, item: pytest.Function) -> Collected:
+        """What is known of a collected one."""
+        docs = item.function.__doc__ or "", item.module.__doc__ or ""
+        return cls(str(item.path), item.name, *docs)
 
 
 def thorough(*cases: Any) -> list[Any]:

@@ -7,8 +7,8 @@ forked: each would be started as fresh interpreters, for seconds.
 
 The process that collects the tests forks the others, so that all is imported once. It runs none
 itself. Several such commands with the same FOLDER take turns: a process waits until the one of the
-same number has ended. The first process writes where the command does, the output of the others
-follows when all have ended.
+same number has ended. Each notes there what it has collected. The first process writes where the
+command does, the output of the others follows when all have ended.
 
 The cases of one test function stay together, and so do the tests of a module with the marker
 `together`, whose fixture is dear. Tests that run JAX come last in the collection, so that no
@@ -20,18 +20,24 @@ from __future__ import annotations
 import fcntl
 import gc
 import itertools
+import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from _pytest.junitxml import xml_key
 from array_code import compile_array_code
+from selection import COLLECTED, Collected
+
+PATIENCE = 240.0  # seconds for the collection of another command
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--processes", type=int, help="how many processes share the tests")
     parser.addoption("--numba", action="store_true", help="compile numba's own code before that")
+    parser.addoption("--whole", help="the NAMEs of the commands that together collect all tests")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -45,6 +51,9 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         gc.freeze()
     folder = Path(session.config.option.basetemp)
     folder.mkdir(mode=0o700)
+    note, partial = _note(folder), folder.with_name(f"{folder.name} noting")
+    partial.write_text(json.dumps(session.config.stash[COLLECTED]))
+    partial.rename(note)
     started = []
     for number in range(processes):
         pid = os.fork()
@@ -89,6 +98,25 @@ def _run_some(session: pytest.Session, folder: Path, number: int) -> None:
 
 def _output(folder: Path, number: int) -> Path:
     return folder.with_name(f"{folder.name} {number}.txt")
+
+
+def _note(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name} collected.json")
+
+
+def whole_selection(config: pytest.Config) -> list[Collected] | None:
+    """All tests of the default selection; None if this run has not collected all."""
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        return config.stash[COLLECTED]
+    if not config.getoption("whole"):
+        return None
+    folder = Path(config.option.basetemp)
+    notes = [_note(folder.with_name(name)) for name in config.getoption("whole").split(",")]
+    until = time.monotonic() + PATIENCE
+    while not all(note.exists() for note in notes):
+        assert time.monotonic() < until, "another command has not collected its tests"
+        time.sleep(0.1)
+    return [Collected(*fields) for note in notes for fields in json.loads(note.read_text())]
 
 
 def shared(items: list[pytest.Item], taken: Path) -> Iterator[pytest.Item]:
