@@ -210,12 +210,28 @@ def test_a_script_of_2017_runs_unchanged(tmp_path):
     ]
 
 
+def test_examples_of_the_readme(tmp_path):
+    """All of them, with a tenth of the draws, which take most of the time."""
+    pytest.importorskip("pymc", reason="PyMC is not installed (synkhronos[pymc])")
+    text = (ROOT / "README.rst").read_text()
+    for many, few in (
+        ("sample(100, tune=100,", "sample(10, tune=10,"),
+        (".mean().round(1).item())\n2.0\n", ".shape[1])\n10\n"),
+    ):
+        assert many in text
+        text = text.replace(many, few)
+    (tmp_path / "README.rst").write_text(text)
+    done = run("-m", "doctest", tmp_path / "README.rst", mode="FAST_COMPILE")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout == ""
+
+
 # scripts/docs runs those of docs/ as well
 @pytest.mark.parametrize(
     "text",
     [
-        "README.rst",
         *thorough(
+            "README.rst",
             "docs/tutorials/function.rst",
             "docs/tutorials/fit.rst",
             "docs/tutorials/training_loop.rst",
