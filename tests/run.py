@@ -87,8 +87,10 @@ def save_time(selection: str) -> None:
     flags = [os.environ.get("PYTENSOR_FLAGS", ""), "traceback__limit=0"]
     if selection != "all":
         flags.append("cxx=")  # PyTensor would call a C compiler for each constant that it folds
-        # LLVM would optimise at level 3 what these tests run once or twice
+        # LLVM would optimise at level 3 what these tests run once or twice. numba's caches do not
+        # know the level, so such code has caches of its own.
         os.environ.setdefault("NUMBA_OPT", "1")
+        flags.insert(0, f"base_compiledir={Path(sys.prefix) / 'caches-of-tests'}")
         # a script that forks a group imports PyTensor's numba code, 0.7 s, where this is the mode
         os.environ["SYNK_TEST_SCRIPTS_MODE"] = "FAST_COMPILE"
     os.environ["PYTENSOR_FLAGS"] = ",".join(filter(None, flags))
