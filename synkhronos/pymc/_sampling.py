@@ -11,6 +11,7 @@ from pymc.sampling.mcmc import NUTPIE_INSTALLED
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 
+from synkhronos._checks import is_integer, plain, shown
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.progress import tell
 from synkhronos._errors import InputError
@@ -106,8 +107,10 @@ def sampler_of(model: Any, given: Mapping[str, object]) -> str:
 
 
 def sample(
-    model: Any = None,
+    first: Any = None,
+    /,
     *,
+    model: Any = None,
     chains: int | None = None,
     cores: int | None = None,
     dim: str | None = None,
@@ -136,9 +139,10 @@ def sample(
 
     Parameters
     ----------
-    model : pymc.Model or int, optional
-        Default: the model of the current context. An int is the number of draws, as for
-        `pm.sample`.
+    first : pymc.Model or int, optional
+        The model; or the number of draws, as for `pm.sample`.
+    model : pymc.Model, optional
+        Default: `first`, or the model of the current context.
     chains : int, optional
         The number of chains. Default: that of `pm.sample`, 2 to 4.
     cores : int, optional
@@ -197,10 +201,17 @@ def sample(
     >>> idata.posterior["mu"].shape
     (2, 5)
     """
-    if isinstance(model, int) and not isinstance(model, bool):
+    if is_integer(draws := plain(first)):
         if "draws" in kwargs:
-            raise InputError(f"sample({model}, draws={kwargs['draws']}): give draws once")
-        model, kwargs["draws"] = None, model
+            raise InputError(f"sample({draws}, draws={kwargs['draws']}): give draws once")
+        kwargs["draws"] = draws
+    elif first is not None:
+        if model is not None:
+            raise InputError(
+                f"sample({shown(first)}, model=...): give the number of draws first, or the model "
+                "once"
+            )
+        model = first
     check_counts(chains=chains, cores=cores, members_per_chain=members_per_chain)
     model = model_of(model, "sample")
     refuse_divided(model)
@@ -222,8 +233,8 @@ def sample(
         if dim is not None:
             raise
         tell(f"the model is sampled plainly{few}: {' '.join(str(exc).split())}")
-        plain = {"model": model, "chains": chains, "cores": min(chains, cores)}
-        return pm_sample(**{**plain, **kwargs})
+        as_it_is = {"model": model, "chains": chains, "cores": min(chains, cores)}
+        return pm_sample(**{**as_it_is, **kwargs})
     with way:
         tell(f"{way.plan}{few}")
         return way.sample(**given)

@@ -346,6 +346,19 @@ def test_other_arguments_reach_pm_sample(monkeypatch: pytest.MonkeyPatch) -> Non
     assert seen == given | plan | {"target_accept": 0.9, "draws": 40}
 
 
+@pytest.mark.parametrize("draws", [6, np.int64(6)])
+def test_the_number_of_draws_comes_first_as_in_pm_sample(
+    draws: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_sampling, "pm_sample", lambda **given: given)
+    model = model_of()
+    for found in (
+        synk.pymc.sample(draws, model=model, chains=1, cores=1),
+        synk.pymc.sample(model=model, draws=draws, chains=1, cores=1),
+    ):
+        assert found == {"model": model, "draws": 6, "chains": 1, "cores": 1}
+
+
 @pytest.mark.thorough
 def test_what_idata_holds_is_that_of_pm_sample() -> None:
     model, given = model_of(), SHORT | {"chains": 1, "nuts_sampler": "pymc"}
@@ -385,6 +398,8 @@ def test_wrong_arguments() -> None:
         synk.pymc.sample(1000)
     with pytest.raises(InputError, match=r"sample\(6, draws=5\): give draws once"), model:
         synk.pymc.sample(6, draws=5)
+    with pytest.raises(InputError, match=r"model=\.\.\.\): give the number of draws first"):
+        synk.pymc.sample(model, model=model)
     with pytest.raises(InputTypeError, match=r"write sample\(model\)"):
         synk.pymc.sample()
     with (
