@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -128,6 +128,7 @@ def _compared(
     by_places = [v for v in places if is_smooth(v)]
     lead_on = _lead_on(smooth, places, values) if len(places) < len(sources) else None
     compare = _plain(terms, places, by_places, values, model.check_bounds)
+    given_in = coarsest([v.type.dtype for v in places])
     compared = 0
     for point in points(model):
         given = [point[v.name] for v in values]
@@ -149,7 +150,7 @@ def _compared(
         names = ["the log-density", *[f"the gradient by {_called(v)}" for v in by_places]]
         pairs = zip(names, [value, *gradients], [other, *found], strict=True)
         for name, a, b in pairs:
-            if difference := _difference(name, a, b, float(size)):
+            if difference := _difference(name, a, b, float(size), given_in):
                 return difference
         compared += 1
         if compared == POINTS:
@@ -283,11 +284,27 @@ def _called(variable: Any) -> str:
     return variable.name or f"a result of {name_of(variable.owner)}"
 
 
-def _difference(what: str, plain: Any, divided: Any, size: float) -> Difference | None:
+def coarsest(dtypes: Collection[str]) -> str:
+    """The float dtype of the least precision; float64 if there is no smaller one.
+
+    >>> coarsest(["int64", "float32", "float64"]), coarsest([])
+    ('float32', 'float64')
+    """
+    return "float32" if "float32" in dtypes else "float64"
+
+
+def _difference(
+    what: str, plain: Any, divided: Any, size: float, given_in: str
+) -> Difference | None:
+    """The largest difference, if it is above what roundings of the plain value may make.
+
+    A parameter of single precision has functions of single precision, even where the sum is of
+    double precision because data are: members compute them in double precision.
+    """
     plain, divided = np.asarray(plain), np.asarray(divided)
     if plain.size == 0:
         return None
-    relative = _RELATIVE[str(plain.dtype)]
+    relative = _RELATIVE[coarsest([str(plain.dtype), given_in])]
     largest = float(np.abs(plain).max())
     allowed = relative * (largest + (size if plain.ndim == 0 else 0.1 * size)) + 1e-300
     gap = np.abs(plain - divided)

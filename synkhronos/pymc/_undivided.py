@@ -17,14 +17,14 @@ from pytensor.graph.replace import clone_replace
 
 from synkhronos._engine.python_mode import python_mode
 from synkhronos._errors import InputError
-from synkhronos.pymc._proof import POINTS, points
+from synkhronos.pymc._proof import POINTS, coarsest, points
 from synkhronos.pymc._terms import Terms
 
 log = logging.getLogger("synkhronos")
 
 _LARGE = 0.05  # share of a gradient's time from which on a serial term is worth a warning
 _ROUNDS = 5  # of measuring that share
-_RELATIVE = 1e-5 if pytensor.config.floatX == "float32" else 1e-9
+_RELATIVE = {"float64": 1e-9, "float32": 1e-5}  # by the precision of the parameters
 _PLAIN = python_mode("canonicalize", "stabilize")
 
 
@@ -46,6 +46,7 @@ def prove_summands(model: Any, terms: Terms) -> None:
         sums.append([terms.factors[name].sum(), pt.add(*[p.sum() for p in parts], *rests, 0.0)])
         sizes.append(pt.add(*[pt.abs(p).sum() for p in [*parts, *rests]], 0.0))
     evaluate = _function(model, [*sizes, *[v for pair in sums for v in pair]])
+    relative = _RELATIVE[coarsest([v.type.dtype for v in model.value_vars])]
     compared = 0
     for point in points(model):
         with np.errstate(all="ignore"):
@@ -54,7 +55,7 @@ def prove_summands(model: Any, terms: Terms) -> None:
             continue
         for i, name in enumerate(names):
             plain, apart = found[len(names) + 2 * i : len(names) + 2 * i + 2]
-            if not abs(plain - apart) <= _RELATIVE * (abs(plain) + found[i]):
+            if not abs(plain - apart) <= relative * (abs(plain) + found[i]):
                 raise InputError(
                     f"the parts of {name} do not add up: its log-density is {plain!r}, the sum of "
                     f"its parts is {apart!r}. The model has not been changed; please report this"
