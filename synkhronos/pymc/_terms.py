@@ -240,7 +240,10 @@ def _nothing(model: Any, dim: str | None, observed: Sequence[Any], stays: Mappin
         return reasons[0]
     if observed:
         names = ", ".join(rv.name for rv in observed)
-        return f"the observed variables ({names}) have one row each: there is nothing to divide"
+        return (
+            f"the observed variables ({names}) have one row each, or none: there is nothing to "
+            "divide"
+        )
     return (
         f"{_called(model)} has no observed variables, and none of its Potentials "
         f"({', '.join(p.name for p in model.potentials)}) sums over rows of data: there is nothing "
@@ -268,7 +271,7 @@ class Candidates:
     def of_observed(
         self, rv: Any, factor: Any, summands: Sequence[Summand]
     ) -> list[tuple[Summand, Term | None]] | None:
-        """The summands of an observed variable's log-density; None for a single observation.
+        """The summands of an observed variable's log-density; None for one observation, or none.
 
         Raises
         ------
@@ -278,7 +281,7 @@ class Candidates:
         model = self._model
         data, found = _observed_shape(model, rv), self.shapes[factor]
         axis = None if self._dim is None else _dims_of(model, rv.name).index(self._dim)
-        if axis is None and max(data, default=1) == 1:
+        if axis is None and (0 in data or max(data, default=1) == 1):
             return None
         joint = _joint(rv, data, found, f"along {self._dim!r}" if self._dim else "by row")
         if axis is None:

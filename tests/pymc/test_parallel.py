@@ -280,16 +280,21 @@ def test_a_model_without_checks(group: synk.Group) -> None:
         check_equal(plain, evaluated(model, at))
 
 
-def test_single_precision(group: synk.Group) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_single_precision(group: synk.Group, dtype: str) -> None:
+    """Also of parameters alone, beside data in double precision."""
     import pytensor
 
     with pytensor.config.change_flags(floatX="float32"):
         r = np.random.default_rng(0)
         with pm.Model() as model:
             b = pm.Normal("b", shape=2)
-            x = r.normal(size=(30, 2)).astype("float32")
-            noise = pm.Normal("noise", shape=30)
-            pm.Normal("y", x @ b + noise, 1, observed=r.normal(size=30).astype("float32"))
+            x = r.normal(size=(30, 2)).astype(dtype)
+            noise, scale = pm.Normal("noise", shape=30), pm.HalfNormal("scale")
+            tails = pm.StudentT.dist(4, mu=b[0], sigma=scale)
+            density = pm.logp(tails, r.normal(size=30).astype(dtype))
+            pm.Potential("p", 3 * density.sum() - 100 * b[1])
+            pm.Normal("y", x @ b + noise, scale, observed=r.normal(size=30).astype(dtype))
         point = points(model, 1)[0]
         point = {k: v.astype("float32") for k, v in point.items()}
         plain = evaluated(model, [point])[0]
@@ -565,12 +570,21 @@ def test_parameters_of_each_row_that_are_added(group: synk.Group) -> None:
         check_equal(plain, evaluated(model, at))
 
 
-def test_terms_of_a_single_row_stay() -> None:
-    with pm.Model() as model:
-        mu = pm.Normal("mu")
-        pm.Normal("one", mu, 1, observed=np.zeros((1, 1)))
-        pm.Normal("y", mu, 1, observed=np.zeros(4))
-    assert _terms.read_model(model, None).names == ["y"]
+@pytest.mark.parametrize("shape", [(), (1, 1), (0,), (0, 3)])
+def test_terms_of_a_single_row_or_none_stay(shape: tuple[int, ...]) -> None:
+    """Without a line of the log; alone in a model they are refused."""
+    for rows in (0, 20):
+        with pm.Model() as model:
+            mu = pm.Normal("mu")
+            pm.Normal("few", mu, 1, observed=np.zeros(shape))
+            if rows:
+                pm.Normal("y", mu, 1, observed=np.zeros(rows))
+        if rows:
+            terms = _terms.read_model(model, None)
+            assert (terms.names, terms.stays) == (["y"], {})
+        else:
+            with pytest.raises(synk.InputError, match=r"\(few\) have one row each, or none"):
+                _terms.read_model(model, None)
 
 
 def test_what_takes_long_is_told(
