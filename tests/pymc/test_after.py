@@ -78,12 +78,17 @@ def test_densities_and_deterministics_are_those_of_pymc(make: Callable[[], pm.Mo
             assert group not in idata
         if not model.deterministics:
             return
-        given = {"var_names": ["mu", "double"], **PLAIN}  # y has draws of what is missing
+        given = {"var_names": ["mu", "double"], **PLAIN}
         made = synk.pymc.compute_deterministics(idata, **given)
         xr.testing.assert_allclose(made, pm.compute_deterministics(idata, **given), 1e-12)
         tree = idata.copy()
         assert synk.pymc.compute_deterministics(tree, extend_dataset=True, **given) is tree
         xr.testing.assert_identical(value_of(tree["posterior"])[list(made)], value_of(made))
+        imputed = synk.pymc.compute_deterministics(idata, var_names="y", **PLAIN)["y"].values
+    missing = np.array([3])
+    np.testing.assert_array_equal(imputed[..., missing], idata.posterior["y_unobserved"])
+    observed = model.rvs_to_values[model["y_observed"]].data
+    np.testing.assert_array_equal(imputed[1, 2, np.delete(np.arange(ROWS), missing)], observed)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -483,6 +488,21 @@ def test_rows_with_a_large_pareto_k_are_named() -> None:
         synk.pymc.loo(idata, var_name="n", model=model, **PLAIN)
 
 
+def test_rows_outside_of_the_support_are_named() -> None:
+    with pm.Model() as model:
+        mu = pm.HalfNormal("mu")
+        pm.Exponential("y", mu, observed=[1.0, -1.0, 2.0])
+    idata = draws_of(model, 1, 30)
+    idata["posterior"]["no draws"] = xr.DataArray(np.zeros(3), dims="other")
+    with pytest.warns(UserWarning, match="likelihood|Pareto") as told:
+        found = synk.pymc.loo(idata, pointwise=True, model=model, **PLAIN)
+    [named] = [text for each in told if "y_dim_0=1" in (text := str(each.message))]
+    assert "the log-likelihood of 1 of 3 rows (y_dim_0=1) is -inf, inf or NaN" in named
+    assert np.isnan(found.elpd_i.values).tolist() == [False, True, False]
+    with pytest.raises(InputError, match="no variable is computed"):
+        synk.pymc.compute_deterministics(idata, model=model, store="x.zarr", **PLAIN)
+
+
 def test_rows_without_a_tail_are_named() -> None:
     values = np.random.default_rng(0).normal(size=(2, 50, 4))
     values[:, :, 2] = -1.0
@@ -501,6 +521,7 @@ def test_smoothing_is_that_of_arviz(draws: int, odd: float | None) -> None:
     rows = r.normal(size=(6, draws)) - r.gamma(0.5, size=(6, 1)) * r.standard_t(3, (6, draws)) ** 2
     if odd is not None:
         rows[::2, 3] = odd
+        rows[4] = odd if np.isinf(odd) else rows[4]
     reff = 0.8
     elpd, k, lppd = (np.empty(6) for _ in range(3))
     assert not len(pareto.smooth(rows, pareto.tail_length(draws, reff), elpd, k, lppd))

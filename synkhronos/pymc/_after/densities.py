@@ -19,7 +19,7 @@ from synkhronos._errors import InputError
 from synkhronos.pymc._after.calculation import Calculation
 from synkhronos.pymc._after.compiled import fast
 from synkhronos.pymc._after.division import checked, results
-from synkhronos.pymc._after.points import Points
+from synkhronos.pymc._after.points import Points, names_of
 from synkhronos.pymc._after.store import check_store
 
 
@@ -171,6 +171,7 @@ def _compute_log_density(
     what, group = f"compute_log_{kind}", f"log_{kind}"
     cores = checked(what, cores, progressbar)
     path = check_store(store, [group])
+    sample_dims = names_of(sample_dims)
     density = Density(modelcontext(model), kind, var_names)
     points = Points.of_dataset(posterior_of(idata, what), sample_dims)
     function = density.compiled(mode)
@@ -220,7 +221,7 @@ class Density:
         self.model = remove_value_transforms(model)  # draws have no transformed values
         observed = kind == "likelihood"
         target = self.model.observed_RVs if observed else self.model.free_RVs
-        self.names = [v.name for v in target] if var_names is None else list(var_names)
+        self.names = [v.name for v in target] if var_names is None else names_of(var_names)
         known = {v.name for v in target}
         if unknown := [name for name in self.names if name not in known]:
             raise InputError(

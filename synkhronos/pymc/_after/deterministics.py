@@ -13,13 +13,14 @@ from arviz_base import dict_to_dataset
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc.model import modelcontext
 from pymc.pytensorf import resolve_backend_compile_kwargs
+from pytensor.graph.replace import clone_replace
 from xarray import Dataset, DataTree, merge
 
 from synkhronos._errors import InputError
 from synkhronos.pymc._after.calculation import Calculation
 from synkhronos.pymc._after.compiled import fast
 from synkhronos.pymc._after.division import checked, results
-from synkhronos.pymc._after.points import Points
+from synkhronos.pymc._after.points import Points, names_of
 from synkhronos.pymc._after.store import check_store
 
 _GROUP = "deterministics"
@@ -42,7 +43,9 @@ def compute_deterministics(
 ) -> Any:
     """Compute deterministic variables for each draw, with all cores.
 
-    The arguments and the result are those of `pm.compute_deterministics`, up to rounding.
+    The arguments and the result are those of `pm.compute_deterministics`, up to rounding. One that
+    depends on an observed variable, as with missing values, has the observed values, as in
+    `pm.sample`; PyMC draws others here.
 
     Parameters
     ----------
@@ -82,6 +85,7 @@ def compute_deterministics(
     what = "compute_deterministics"
     cores = checked(what, cores, progressbar)
     path = check_store(store, [_GROUP])
+    sample_dims = names_of(sample_dims)
     if merge_dataset and extend_dataset:
         raise InputError(f"{what}: give either merge_dataset or extend_dataset, not both")
     if merge_dataset:
@@ -93,7 +97,7 @@ def compute_deterministics(
     node = _selected(dataset, group)
     model = modelcontext(model)
     known = {v.name: v for v in model.deterministics}
-    names = list(known) if var_names is None else list(var_names)
+    names = list(known) if var_names is None else names_of(var_names)
     if unknown := [name for name in names if name not in known]:
         raise InputError(
             f"{what}: var_names={names}: {unknown[0]!r} is no deterministic variable of the model; "
@@ -103,9 +107,11 @@ def compute_deterministics(
     inputs = [v.name for v in model.free_RVs]
     points = Points.of_dataset(of_group[inputs], sample_dims)
     given = resolve_backend_compile_kwargs(backend, compile_kwargs)
+    places = {v: v.type(name=v.name) for v in model.free_RVs}
+    observed = {v: model.rvs_to_values[v] for v in model.observed_RVs}
     function = model.compile_fn(
-        [known[name] for name in names],
-        inputs=model.free_RVs,
+        clone_replace([known[n] for n in names], replace=places | observed, rebuild_strict=False),
+        inputs=list(places.values()),
         point_fn=False,
         **{"on_unused_input": "ignore", **given, "mode": fast(given.get("mode"))},
     )
@@ -117,7 +123,7 @@ def compute_deterministics(
             inference_library=pm,
             dims=dims,
             coords={**coords, **points.coords},
-            sample_dims=list(sample_dims),
+            sample_dims=sample_dims,
             skip_event_dims=True,
         )
         return DataTree.from_dict({_GROUP: made})

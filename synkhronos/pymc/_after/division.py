@@ -15,6 +15,7 @@ from synkhronos._checks import check_flag, check_integer, or_none
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import Group
 from synkhronos._engine.member import Member
+from synkhronos._errors import InputError
 from synkhronos._host.arena import ArrayRef
 from synkhronos._host.cores import available
 from synkhronos._host.system import trouble
@@ -90,6 +91,8 @@ def results(
         The groups of the tree that have the results.
     progressbar : bool
     """
+    if store is not None and not own.names:
+        raise InputError(f"{what}: store=: no variable is computed, so there is nothing to store")
     first, seconds = own.measured()
     shapes = [((*own.sample_shape, *value.shape), value.dtype) for value in first]
     if store is None:

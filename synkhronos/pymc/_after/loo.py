@@ -90,7 +90,7 @@ def loo(
     Warns
     -----
     UserWarning
-        Pareto k is too large for some rows, which are named.
+        Pareto k is too large for some rows, or their log-likelihood is not finite; they are named.
 
     Notes
     -----
@@ -264,10 +264,17 @@ def _result(
 ) -> Any:
     pointwise = rcParams["stats.ic_pointwise"] if pointwise is None else pointwise
     good_k = min(1 - 1 / math.log10(draws), 0.7)
-    bad = pareto_k > good_k
-    if bad.any():
+    bad, undefined = pareto_k > good_k, ~np.isfinite(lppd)
+    if undefined.any():
         warnings.warn(
-            f"Pareto k is above {good_k:.2f} for {_named(rows, bad, pareto_k)}: the posterior "
+            f"elpd is not finite: the log-likelihood of {_named(rows, undefined)} is -inf, inf or "
+            "NaN for some draws. Look at these rows: their values may be outside of the support",
+            UserWarning,
+            stacklevel=3,
+        )
+    if (large := bad & ~undefined).any():
+        warnings.warn(
+            f"Pareto k is above {good_k:.2f} for {_named(rows, large, pareto_k)}: the posterior "
             "without such a row may differ much from that with it, so that importance sampling is "
             "not reliable. Look at these rows, use a more robust model, or fit it again without "
             "each of them",

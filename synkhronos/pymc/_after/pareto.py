@@ -194,9 +194,9 @@ def _smooth_rows(
             value = row[i]
             low, high = min(low, value), max(high, value)
             undefined |= value != value
-        if undefined or low == -np.inf:  # as ArviZ has it
+        if undefined or np.isinf(low):  # as ArviZ has it
             elpd[r] = lppd[r] = np.nan
-            pareto_k[r] = np.inf if undefined else np.nan
+            pareto_k[r] = np.inf if undefined or low == high else np.nan
             continue
         total = 0.0
         for i in range(draws):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,15 @@ from pytensor.compile import Function
 from xarray import DataArray, Dataset
 
 from synkhronos._errors import InputError
+
+
+def names_of(given: str | Iterable[str]) -> list[str]:
+    """Names of variables or dimensions; a string is one name.
+
+    >>> names_of("chain"), names_of(("chain", "draw"))
+    (['chain'], ['chain', 'draw'])
+    """
+    return [given] if isinstance(given, str) else list(given)
 
 
 @dataclass
@@ -30,7 +39,10 @@ class Points:
 
     @staticmethod
     def of_dataset(dataset: Dataset, sample_dims: Sequence[str]) -> Points:
-        """The draws of a group, such as the posterior; values are read once they are asked for."""
+        """The draws of a group, such as the posterior; values are read once they are asked for.
+
+        Variables without one of the dimensions are no draws, and left out.
+        """
         missing = [dim for dim in sample_dims if dim not in dataset.dims]
         if missing:
             raise InputError(
@@ -39,7 +51,8 @@ class Points:
             )
         coords = {dim: dataset[dim] for dim in sample_dims}
         shape = tuple(dataset.sizes[dim] for dim in sample_dims)
-        arrays = {str(k): v.transpose(*sample_dims, ...) for k, v in dataset.data_vars.items()}
+        draws = {k: v for k, v in dataset.data_vars.items() if coords.keys() <= set(v.dims)}
+        arrays = {str(k): v.transpose(*sample_dims, ...) for k, v in draws.items()}
         return Points(shape, coords, arrays)
 
     @staticmethod

@@ -19,7 +19,7 @@ from synkhronos._errors import InputError, InputTypeError
 from synkhronos.pymc._after.calculation import Calculation, RandomSeed, seed_of
 from synkhronos.pymc._after.compiled import fast
 from synkhronos.pymc._after.division import checked, results
-from synkhronos.pymc._after.points import Points
+from synkhronos.pymc._after.points import Points, names_of
 from synkhronos.pymc._after.store import check_store, seed_in
 
 
@@ -152,13 +152,13 @@ def sample_posterior_predictive(
     model = modelcontext(model)
     if isinstance(trace, MultiTrace):
         trace = pm.to_inference_data(trace, model=model)
-    dims = ["chain", "draw"] if sample_dims is None else list(sample_dims)
+    dims = ["chain", "draw"] if sample_dims is None else names_of(sample_dims)
     points, first = _points(trace, dims)
     asked = {
         "var_names": var_names,
         "sample_vars": sample_vars,
         "freeze_vars": freeze_vars,
-        "sample_dims": sample_dims,
+        "sample_dims": dims,
         "backend": backend,
         "compile_kwargs": compile_kwargs,
     }
@@ -321,7 +321,7 @@ def sample_prior_predictive(
         one = pm.sample_prior_predictive(
             1,
             model,
-            var_names=var_names,
+            var_names=None if var_names is None else names_of(var_names),
             random_seed=0,
             return_inferencedata=False,
             backend=backend,
