@@ -13,6 +13,7 @@ from synkhronos._backends.lean.mode import without_c
 from synkhronos._checks import options_checked
 from synkhronos._engine.progress import telling
 from synkhronos._errors import InputError
+from synkhronos.pymc._declared import Declared
 from synkhronos.pymc._density import density
 from synkhronos.pymc._divided import Divided, Replaced, model_of, point_of, refuse_divided
 from synkhronos.pymc._in_process import DataInGraph, InProcess, sources_of
@@ -106,9 +107,9 @@ def fast(
     Raises
     ------
     InputError
-        An observed variable with the dimension `dim` is not a sum over its entries; the new
-        log-density differs from the plain one; or the model has symbolic initial values, so that
-        PyMC cannot copy it.
+        An observed variable with the dimension `dim` is not a sum over its entries; an entry of
+        `row_wise` is not known; the new log-density differs from the plain one; or the model has
+        symbolic initial values, so that PyMC cannot copy it.
 
     Notes
     -----
@@ -140,6 +141,7 @@ def fast(
     """
     model = model_of(model, "fast")
     refuse_divided(model)
+    Declared(model, row_wise)  # a wrong entry is no reason to keep the plain log-density
     with telling("reading the model"), untraced(), without_c("NUMBA"):
         copy = copied(model)
         try:

@@ -470,7 +470,7 @@ def advise(
     dim: str | None = None,
     *,
     members: int | None = None,
-    modes: Sequence[str] | None = None,
+    modes: str | Sequence[str] | None = None,
     row_wise: Sequence[object] = (),
     repeated: bool = True,
 ) -> Advice:
@@ -484,7 +484,7 @@ def advise(
         As for `parallel`.
     members : int, optional
         The size of the group that measures. Default: the current group, else one per core.
-    modes : sequence of str, optional
+    modes : str or sequence of str, optional
         PyTensor's modes to try, out of NUMBA, C and JAX. Default: NUMBA, then JAX if it is
         installed and 30 seconds suffice. Trying JAX starts it in this process.
     row_wise : sequence, optional
@@ -522,7 +522,8 @@ def advise(
     >>> 0 < advice.best.share < 1
     True
     """
-    tried, left_out = (list(modes), []) if modes else modes_to_measure()
+    asked = [modes] if isinstance(modes, str) else list(modes or ())
+    tried, left_out = (asked, []) if asked else modes_to_measure()
     target, found, load = model_of(model, "advise"), [], os.getloadavg()[0]
     began, dearest = time.monotonic(), 0.0  # seconds of a mode
     with contextlib.ExitStack() as stack:

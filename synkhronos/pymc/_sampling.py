@@ -17,6 +17,7 @@ from synkhronos._engine.progress import tell
 from synkhronos._errors import InputError
 from synkhronos._host import cores as _cores
 from synkhronos._host.system import trouble
+from synkhronos.pymc._declared import Declared
 from synkhronos.pymc._divided import check_counts, model_of, refuse_divided
 from synkhronos.pymc._estimate import gradient_seconds, gradients_in_turn
 from synkhronos.pymc._fast import Faster, copied
@@ -171,7 +172,7 @@ def sample(
     Raises
     ------
     InputError
-        A number is below 1, or the model is divided already.
+        A number is below 1, an entry of `row_wise` is not known, or the model is divided already.
     WorkerError, WorkerDied
         A member failed in the process that samples. Where chains have processes of their own, PyMC
         raises an error of its own with this one as text.
@@ -215,6 +216,7 @@ def sample(
     check_counts(chains=chains, cores=cores, members_per_chain=members_per_chain)
     model = model_of(model, "sample")
     refuse_divided(model)
+    Declared(model, row_wise)  # a wrong entry is no reason to sample plainly
     there = len(_cores.available())
     chains = chains or max(2, min(_MOST_CHAINS, cores or there))
     asked = {"members_per_chain": members_per_chain, "mode": mode}

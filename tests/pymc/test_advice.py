@@ -116,7 +116,7 @@ def test_modes_without_time_or_code_are_left_out(monkeypatch: pytest.MonkeyPatch
             'not measured: no such mode, C; modes=["no such mode", "C"] does, or says why not'
         )
         with pytest.raises(ValueError, match="no such mode"):
-            synk.pymc.advise(model, modes=["no such mode"])
+            synk.pymc.advise(model, modes="no such mode")
         assert "logp" not in vars(model)
         monkeypatch.setattr(_parallel, "_SECONDS", 0.0)
         assert synk.pymc.advise(model).left_out == ("no such mode", "FAST_COMPILE", "C")

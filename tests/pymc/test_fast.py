@@ -286,6 +286,8 @@ def test_what_is_refused() -> None:
         synk.pymc.fast(copy)
     with synk.Group(1), pytest.raises(synk.InputError, match=r"comes from synk\.pymc\.fast"):
         synk.pymc.parallel(copy)
+    with pytest.raises(synk.InputError, match="row_wise: 'nope' is neither the class of an"):
+        synk.pymc.fast(regression(), row_wise=["nope"])
     with pm.Model() as model:
         a = pm.Normal("a")
         pm.Normal("b", a, initval=a + 1, shape=3)

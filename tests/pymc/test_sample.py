@@ -392,6 +392,8 @@ def test_wrong_arguments() -> None:
     model = model_of()
     with pytest.raises(InputError, match="chains=0: give an integer of at least 1"):
         synk.pymc.sample(model, chains=0)
+    with pytest.raises(InputTypeError, match="row_wise='y': give a list"):
+        synk.pymc.sample(model, row_wise="y", **SHORT)
     with pytest.raises(InputTypeError, match="cores='8': give an integer of at least 1"):
         synk.pymc.sample(model, cores="8")
     with pytest.raises(InputTypeError, match=r"write sample\(model\)"):
