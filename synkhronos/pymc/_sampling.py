@@ -135,7 +135,8 @@ def sample(
                                             once have a process each
     JAX samples (numpyro, blackjax)         all members for each chain, one chain after another, if
                                             that is measured to be faster than the plain model
-    cheap to sample, or not divisible       `pm.sample` as it is
+    cheap to sample, or not divisible,      `pm.sample` as it is
+    or `step` for all its parameters
     ======================================  ======================================================
 
     Parameters
@@ -278,6 +279,11 @@ def way_of(
         `pm.sample` as it is takes no longer, with the reason.
     """
     sampler = sampler_of(model, given)
+    if _made_for_all(model, given.get("step")):
+        raise InputError(
+            "its step methods have compiled its log-density already; make the model faster first "
+            "(synk.pymc.fast), and the step methods of that one"
+        )
     with untraced():
         terms = read_model(model, dim, asked["row_wise"])
     seconds = gradients_in_turn(chains, cores, given) * gradient_seconds(
@@ -300,3 +306,10 @@ def way_of(
                 raise InputError(way.slower)
     given = {"model": model, "chains": chains, "cores": min(chains, cores), "nuts_sampler": sampler}
     return OnOneCore(model, terms, asked["repeated"], given)
+
+
+def _made_for_all(model: Any, step: object) -> bool:
+    """Whether the user has made step methods for all variables: they compile when they are made."""
+    steps = step if isinstance(step, list | tuple) else [step]
+    assigned = {v for each in steps for v in getattr(each, "vars", ())}
+    return bool(assigned) and assigned.issuperset(model.value_vars)

@@ -359,6 +359,25 @@ def test_the_number_of_draws_comes_first_as_in_pm_sample(
         assert found == {"model": model, "draws": 6, "chains": 1, "cores": 1}
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_step_methods_of_the_user_sample_the_model_that_they_were_made_of(
+    alone: bool,
+    plans: Callable[[], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    nothing_is_cheap: None,
+) -> None:
+    """They have compiled its log-density; PyMC makes those of other variables of the faster one."""
+    monkeypatch.setattr(_sampling, "pm_sample", lambda **given: "logp" in vars(given["model"]))
+    with model_of() as model:
+        if not alone:
+            pm.Normal("other")
+        step = pm.Metropolis([model["b"]])
+    faster = synk.pymc.sample(model, chains=1, cores=1, step=[step])
+    assert faster is not alone
+    [line] = plans()
+    assert ("its step methods have compiled its log-density" in line) is alone
+
+
 @pytest.mark.thorough
 def test_what_idata_holds_is_that_of_pm_sample() -> None:
     model, given = model_of(), SHORT | {"chains": 1, "nuts_sampler": "pymc"}
