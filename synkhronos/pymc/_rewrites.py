@@ -23,7 +23,9 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import toposort
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
+from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.math import Dot, switch
 
 from synkhronos._backends.lean.rewrite import operands_alike
@@ -127,6 +129,36 @@ def _scale_bessel(fgraph: Any, node: Any) -> Any:
     return [found] if found.type == node.outputs[0].type else None
 
 
+@node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
+def _power_of_beta(fgraph: Any, node: Any) -> Any:
+    """The incomplete beta function is a power if one of its parameters is 1.
+
+    The derivatives of the function itself are loops of up to 200 steps for each row.
+    """
+    del fgraph
+    if not isinstance(node.op.scalar_op, psm.BetaInc):
+        return None
+    a, b, x = node.inputs
+    if x.owner is None or not _is_elementwise(x.owner, psm.Sigmoid):
+        x = switch((x >= 0) & (x <= 1), x, np.nan)
+    found: Any
+    if _is_one(b):
+        found = pt.second(b, pt.exp(switch(a > 0, a, np.nan) * pt.log(x)))
+    elif _is_one(a):
+        found = pt.second(a, -pt.expm1(switch(b > 0, b, np.nan) * pt.log1p(-x)))
+    else:
+        return None
+    return [found] if found.type == node.outputs[0].type else None
+
+
+def _is_one(variable: Any) -> bool:
+    """Whether all elements are 1, whatever the parameters and the data."""
+    try:
+        return bool(get_underlying_scalar_constant_value(rewritten(variable)) == 1)
+    except NotScalarConstantError:
+        return False
+
+
 def _is_elementwise(node: Any, kind: type) -> bool:
     return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, kind)
 
@@ -135,10 +167,11 @@ def with_named_tails(outputs: Sequence[Any]) -> list[Any]:
     """Copies of graphs in which normal tails are operations with a derivative of their own.
 
     The derivative of PyMC's formula takes a difference of large numbers far out in the tail. The
-    logarithm of a Bessel function follows from the scaled one.
+    logarithm of a Bessel function follows from the scaled one. Some incomplete beta functions are
+    powers.
     """
     graph = FunctionGraph(outputs=clone_replace(list(outputs)), clone=False)
-    dfs_rewriter(_name_normal_tail, _scale_bessel).rewrite(graph)
+    dfs_rewriter(_name_normal_tail, _scale_bessel, _power_of_beta).rewrite(graph)
     return list(graph.outputs)
 
 

@@ -10,6 +10,7 @@ import pytensor.tensor as pt
 import pytest
 from pymc.distributions.dist_math import normal_lccdf, normal_lcdf
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar.math import BetaInc
 
 import synkhronos as synk
 from synkhronos._backends.vectorised.tails import LogNdtr, Mills, expanded, log_ndtr
@@ -57,6 +58,27 @@ def test_logarithms_of_a_bessel_function_do_not_overflow() -> None:
             assert abs(v / mp.log(exact) - 1) < 1e-14
             assert abs(s / (mp.besseli(1, at) / exact) - 1) < 1e-14
     assert with_named_tails([pt.log(x)])[0].owner.inputs == [x]
+
+
+def test_an_incomplete_beta_function_with_a_parameter_of_1_is_a_power() -> None:
+    """Also where its gradient is 0 or infinite, and NaN outside of its domain."""
+    x, a = pt.vector("x", dtype="float64"), pt.scalar("a", dtype="float64")
+    one = pt.floor(pt.second(x, 0.3)) + 1
+    plain = [pt.betainc(a, one, x), pt.betainc(one, a, x), pt.betainc(a, one, pt.sigmoid(x))]
+    named = with_named_tails(plain)
+    assert BetaInc in kinds(plain)
+    assert BetaInc not in kinds(named)
+    assert BetaInc in kinds(with_named_tails([pt.betainc(a, 2 * one, x)]))
+    slopes = [pt.grad(v.sum(), x) for v in named[:2]]
+    f = pytensor.function([x, a], [*plain, *named, *slopes], mode="FAST_COMPILE")
+    inside = np.array([1e-300, 0.1, 0.5, 1 - 1e-12])
+    for points, shape in ((inside, 0.2), (inside, 7.5), (np.array([0.0, 1.0, -0.1, 1.5]), 2.5)):
+        values = f(points, shape)
+        for wanted, found in zip(values[:3], values[3:6], strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    _, _, _, _, _, _, first, second = f(inside, 7.5)
+    np.testing.assert_allclose(first, 7.5 * inside**6.5, rtol=1e-12)
+    np.testing.assert_allclose(second, 7.5 * (1 - inside) ** 6.5, rtol=1e-12)
 
 
 def test_derivatives_far_out() -> None:
