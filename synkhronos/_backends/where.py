@@ -1,33 +1,43 @@
-"""A rewrite that changes only graphs with a given operation."""
+"""A rewrite that changes only graphs with a given operation, or in a given mode."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pytensor.graph.rewriting.basic import GraphRewriter
+from pytensor.graph.rewriting.basic import GraphRewriter, get_active_mode
 
 
 class Where(GraphRewriter):
-    """A rewrite of graphs with an operation.
+    """A rewrite of some graphs.
 
     Parameters
     ----------
     operation : class, optional
         Only graphs with such an operation are changed. Default: all.
+    tag : str, optional
+        Only graphs are changed that are compiled in a mode that includes this tag. Default: all.
     """
 
-    def __init__(self, operation: type = object) -> None:
+    def __init__(self, operation: type = object, tag: str = "") -> None:
         super().__init__()
         self.operation = operation
+        self.tag = tag
 
     def add_requirements(self, fgraph: Any) -> None:
         """Add none."""
 
     def apply(self, fgraph: Any) -> None:
-        """Change the graph, if it has the operation."""
+        """Change the graph, if it has the operation and the mode has the tag."""
+        if self.tag and not includes(get_active_mode(fgraph), self.tag):
+            return
         if any(isinstance(node.op, self.operation) for node in fgraph.apply_nodes):
             self.change(fgraph)
 
     def change(self, fgraph: Any) -> None:
         """Change the graph."""
         raise NotImplementedError
+
+
+def includes(mode: Any, tag: str) -> bool:
+    """Whether a mode includes a tag; a mode that was given its rewrites has none."""
+    return tag in getattr(mode.provided_optimizer, "include", ())

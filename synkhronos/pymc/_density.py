@@ -8,31 +8,31 @@ becomes a part of the model's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.builders import FinalizedOpFromGraph, OpFromGraph
+from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import optdb
-from pytensor.compile.rewriting import destructive_rewrite_ofg_inner_graph
 from pytensor.gradient import DisconnectedType
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.rewriting.basic import get_active_mode, graph_rewriter
+from pytensor.graph.rewriting.basic import MergeOptimizer, get_active_mode, graph_rewriter
 from pytensor.link.numba.linker import NumbaLinker
 
 from synkhronos._backends.lean.mode import with_lean
-from synkhronos._backends.lean.rewrite import register_where
-from synkhronos._backends.vectorised.rewrite import register_where as register_vectorised_where
+from synkhronos._backends.lean.rewrite import register as register_lean
+from synkhronos._backends.vectorised.rewrite import register as register_vectorised
 from synkhronos._backends.vectorised.tails import expanded
 from synkhronos._engine.python_mode import python_mode
 from synkhronos.pymc._likelihood import DividedTerms, Likelihood
 from synkhronos.pymc._op import pulled_back
 from synkhronos.pymc._rows import is_smooth
 
-# Before PyTensor's first rewrites, and before it rewrites the graphs inside of operations.
-_FIRST, _BEFORE_INNER_GRAPHS = -0.02, 49.55
+# Before PyTensor's first rewrites, and after those that know nothing of loops.
+_FIRST, _BEFORE_LOOPS = -0.02, 47.0
 
 
 class Density(OpFromGraph):
@@ -138,10 +138,6 @@ def _applied(
     return value, dict(zip([*[number[p] for p in part.by_pieces], *smooth], found, strict=True))
 
 
-class CompiledDensity(FinalizedOpFromGraph):
-    """A `Density` whose graph is ready for numba."""
-
-
 @graph_rewriter  # type: ignore[untyped-decorator]
 def _inline(fgraph: FunctionGraph) -> None:
     """Modes without numba get the graph, with PyTensor's own operations."""
@@ -156,40 +152,40 @@ def _inline(fgraph: FunctionGraph) -> None:
 
 
 @graph_rewriter  # type: ignore[untyped-decorator]
-def _finish(fgraph: FunctionGraph) -> None:
-    """For numba the graph is rewritten as a member's; outputs that nobody reads are left out.
+def _join(fgraph: FunctionGraph) -> None:
+    """For numba the graph is rewritten as a member's, and its loops join those of the model.
 
-    Constants become a part of it: loops then need not ask whether an index is negative, and what is
-    computed from data alone is folded.
+    Outputs that nobody reads are left out. Constants become a part of it: loops then need not ask
+    whether an index is negative, and what is computed from data alone is folded.
     """
     mode = get_active_mode(fgraph)
-    if not isinstance(mode.linker, NumbaLinker):
+    found = [n for n in fgraph.toposort() if isinstance(n.op, Density)]
+    if not found or not isinstance(mode.linker, NumbaLinker):
         return
-    for node in [n for n in fgraph.toposort() if isinstance(n.op, Density)]:
-        used = [i for i, v in enumerate(node.outputs) if fgraph.clients[v]]
+    suited = with_lean(mode)
+    chosen = copy(suited._optimizer)
+    chosen.position_cutoff = _BEFORE_LOOPS
+    first = optdb.query(chosen)
+    for node in found:
+        used = [v for v in node.outputs if fgraph.clients[v]]
         inner = node.op.fgraph.unfreeze()
-        suited = with_lean(mode)
         pairs = list(zip(inner.inputs, node.inputs, strict=True))
         outputs = clone_replace(
-            [inner.outputs[i] for i in used],
+            [inner.outputs[node.outputs.index(v)] for v in used],
             replace=[(place, v) for place, v in pairs if isinstance(v, Constant)],
             rebuild_strict=False,
         )
-        places = [place for place, v in pairs if not isinstance(v, Constant)]
-        graph = FunctionGraph(places, outputs, clone=False)
-        graph._compile_mode = suited  # which PyTensor's rewrites of inner graphs look up
-        try:
-            destructive_rewrite_ofg_inner_graph(mode.linker, node.op, node, graph, mode=suited)
-        finally:
-            del graph._compile_mode
-        operation = CompiledDensity(graph.inputs, graph.outputs, fgraph=graph.freeze())
-        given = [v for v in node.inputs if not isinstance(v, Constant)]
-        found = operation(*given, return_list=True)
-        replaced = [(node.outputs[i], v) for i, v in zip(used, found, strict=True)]
-        fgraph.replace_all(replaced, reason="finish_density")
+        open_pairs = [(place, v) for place, v in pairs if not isinstance(v, Constant)]
+        graph = FunctionGraph([place for place, _ in open_pairs], outputs, clone=False)
+        graph._compile_mode = suited  # which PyTensor's rewrites look up
+        first.rewrite(graph)
+        values = clone_replace(list(graph.outputs), replace=open_pairs, rebuild_strict=False)
+        fgraph.replace_all(list(zip(used, values, strict=True)), reason="join_density")
+    MergeOptimizer().rewrite(fgraph)
+    fgraph._compile_mode = suited  # of what follows
 
 
+register_lean()
+register_vectorised()
 optdb.register("synkhronos_inline_density", _inline, "fast_compile", "fast_run", position=_FIRST)
-optdb.register("synkhronos_finish_density", _finish, "numba", position=_BEFORE_INNER_GRAPHS)
-register_where(CompiledDensity)
-register_vectorised_where(Density)
+optdb.register("synkhronos_join_density", _join, "numba", position=_BEFORE_LOOPS)

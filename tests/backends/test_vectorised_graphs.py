@@ -184,7 +184,11 @@ def test_a_vectorised_operation_has_the_derivative_of_the_plain_one() -> None:
 
 def loops(compiled: Any) -> list[tuple[int | None, ...]]:
     """The lengths of the axes of each loop with vectorised functions, as far as known."""
-    nodes = compiled.maker.fgraph.toposort()
+    nodes = [
+        node
+        for outer in compiled.maker.fgraph.toposort()
+        for node in (outer.op.fgraph.apply_nodes if hasattr(outer.op, "fgraph") else [outer])
+    ]
     found = [n for n in nodes if isinstance(n.op, Elemwise) and has_vectorised(n.op.scalar_op)]
     return [node.outputs[0].type.shape for node in found]
 
@@ -200,8 +204,8 @@ def test_short_axes_are_no_loops() -> None:
     cases = {
         "one array": (pt.tanh(2 * a), (None,)),
         "rows of one": (pt.tanh(c) * pt.exp(c), (None,)),
-        "two arrays": (pt.tanh(a + v), (5, None)),
-        "a column and a row": (pt.tanh(c * u), (5, None)),
+        "two arrays": (pt.tanh(a + v), (None,)),
+        "a column and a row": (pt.tanh(c * u), (None,)),
         "unknown lengths": (pt.tanh(c + v), (None, None)),
     }
     for what, (graph, axes) in cases.items():
@@ -213,6 +217,32 @@ def test_short_axes_are_no_loops() -> None:
             found = fast(*given)
             assert found.shape == plain(*given).shape, what
             np.testing.assert_allclose(found, plain(*given), rtol=1e-15)
+
+
+def test_sums_over_axes_are_no_part_of_short_loops() -> None:
+    """Nor are the exponentials of rows and of columns computed for each of their pairs."""
+    a = pt.tensor("a", dtype="float64", shape=(None,))
+    u = pt.tensor("u", dtype="float64", shape=(5,))
+    rates = pt.exp(a)[:, None] * pt.exp(u)
+    terms = pt.switch(rates > 1, pt.log1p(rates), 0.5 * rates)
+    outputs = [terms.sum(), terms.sum(axis=0), (terms * rates).sum(axis=1), pt.all(terms > 0)]
+    fast = pytensor.function([a, u], outputs, mode=lean("NUMBA"))
+    plain = pytensor.function([a, u], outputs, mode="FAST_COMPILE")
+    assert [len(axes) for axes in loops(fast)] == [1, 1, 1]
+    r = np.random.default_rng(0)
+    for rows in (0, 1, 300):
+        given = r.normal(size=rows), r.normal(size=5)
+        for found, wanted in zip(fast(*given), plain(*given), strict=True):
+            assert np.shape(found) == np.shape(wanted)
+            np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_exponentials_of_the_same_rows_become_one() -> None:
+    a, b = pt.vector("a", dtype="float64"), pt.vector("b", dtype="float64")
+    fast = pytensor.function([a, b], pt.exp(a) * pt.exp(b), mode=lean("NUMBA"))
+    [node] = [n for n in fast.maker.fgraph.toposort() if isinstance(n.op, Elemwise)]
+    inner = node.op.scalar_op.fgraph.apply_nodes
+    assert sum(isinstance(n.op, Vectorised) for n in inner) == 1
 
 
 @pytest.mark.skipif(not CPU or "+avx," not in f"{CPU},", reason="registers are for two numbers")

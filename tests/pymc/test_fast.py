@@ -15,11 +15,11 @@ import pytensor.tensor as pt
 import pytest
 from comparing import check_equal, check_not_worse, evaluated, far_points, function, points
 from pymc.model.transform.optimization import freeze_dims_and_data
-from pytensor.compile.builders import OpFromGraph
+from pytensor.tensor.rewriting.fused_elemwise import FusedElemwise
 from zoo import KINDS
 
 import synkhronos as synk
-from synkhronos.pymc._density import CompiledDensity, Density
+from synkhronos.pymc._density import Density
 
 # one of each way in which terms, latents and data meet
 TYPICAL = (
@@ -230,27 +230,40 @@ def test_data_whose_rows_are_another_axis_are_computed_once() -> None:
     assert all(a.flags.f_contiguous for a in arrays)
 
 
-def test_constants_are_a_part_of_the_compiled_density() -> None:
+def shape_of(model: pm.Model, outputs: list[Any]) -> tuple[int, int]:
+    """The inputs of a compiled function, those of shared variables included, and its nodes."""
+    function = model.compile_fn(outputs, inputs=model.value_vars, mode="NUMBA", point_fn=False)
+    graph = function.maker.fgraph
+    return len(graph.inputs), len(graph.apply_nodes)
+
+
+def test_constants_are_a_part_of_the_compiled_function() -> None:
     with pm.Model() as model:
         pm.StudentT("y", 3, pm.Normal("mu"), observed=np.random.default_rng(1).normal(size=40))
     copy = synk.pymc.fast(model)
-    [density] = operations(copy, [copy.logp()], "NUMBA", CompiledDensity)
-    assert len(density.input_types) == 1  # mu
+    assert shape_of(copy, [copy.logp()])[0] == 1  # mu
+
+
+def test_the_density_joins_the_graph_of_the_function_in_all_modes() -> None:
+    copy = synk.pymc.fast(regression())
+    outputs = [copy.logp(), copy.dlogp()]
+    for mode in ("NUMBA", "FAST_COMPILE"):
+        assert not operations(copy, outputs, mode, Density)
+    assert len(operations(copy, outputs, "NUMBA", FusedElemwise)) > 0
 
 
 def test_a_value_alone_is_computed_without_its_gradient() -> None:
     copy = synk.pymc.fast(regression())
     value = copy.logp()
     gradients = pt.grad(value, copy.value_vars)  # by b[0], b[1] and scale
-    for outputs, count in (([value], 1), ([value, *gradients], 4)):
-        found = operations(copy, outputs, "NUMBA", OpFromGraph)
-        assert [len(op.output_types) for op in found if type(op) is CompiledDensity] == [count]
-        assert not any(type(op) is Density for op in found)
+    assert shape_of(copy, [value])[1] < shape_of(copy, [value, *gradients])[1]
 
 
-def test_the_graph_becomes_part_of_the_function_in_other_modes() -> None:
+def test_a_value_and_a_gradient_that_are_made_apart_are_computed_together() -> None:
     copy = synk.pymc.fast(regression())
-    assert not operations(copy, [copy.logp()], "FAST_COMPILE", OpFromGraph)
+    value = copy.logp()
+    together = shape_of(copy, [value, pt.grad(value, copy.value_vars[1])])
+    assert shape_of(copy, [value, pt.grad(copy.logp(), copy.value_vars[1])]) == together
 
 
 def test_second_derivatives_are_those_of_the_model() -> None:

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
+from synkhronos._backends.where import Where
 
-class GathersByLoops(GraphRewriter):
+
+class GathersByLoops(Where):
     """Gives each loop a gather of its own, if nothing but loops needs the gathered rows."""
 
-    def add_requirements(self, fgraph: FunctionGraph) -> None:
-        """Add none."""
-
-    def apply(self, fgraph: FunctionGraph) -> None:
+    def change(self, fgraph: FunctionGraph) -> None:
         """Repeat the gathers of a graph, before PyTensor joins them with their loops."""
         for node in fgraph.toposort():
             if not isinstance(node.op, AdvancedSubtensor) or not _picks(node):

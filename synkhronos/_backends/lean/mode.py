@@ -11,6 +11,7 @@ from pytensor.compile.mode import Mode, get_mode
 from pytensor.link.numba.linker import NumbaLinker
 
 from synkhronos._backends.compile_cache import compiles_at_call
+from synkhronos._backends.lean import exponentials
 from synkhronos._backends.lean.linker import LeanLinker
 from synkhronos._backends.lean.rewrite import TAG, register
 from synkhronos._backends.vectorised.rewrite import tags
@@ -30,7 +31,7 @@ def lean(mode: object) -> Any:
 def with_lean(mode: Mode) -> Mode:
     """A mode for numba, with this package's operations."""
     register()
-    found: Mode = mode.including(TAG, *tags())
+    found: Mode = mode.including(TAG, *tags()).excluding(exponentials.PLAIN)
     return found
 
 

@@ -9,19 +9,17 @@ from __future__ import annotations
 from typing import Any, cast
 
 from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.tensor.basic import constant
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
+from synkhronos._backends.where import Where
 
-class WithoutAxesOfOne(GraphRewriter):
+
+class WithoutAxesOfOne(Where):
     """Computes arrays of (n, 1) as vectors of n."""
 
-    def add_requirements(self, fgraph: FunctionGraph) -> None:
-        """Add none."""
-
-    def apply(self, fgraph: FunctionGraph) -> None:
+    def change(self, fgraph: FunctionGraph) -> None:
         """Replace the operations of a graph whose loops are not fused yet."""
         for node in fgraph.toposort():
             if not isinstance(node.op, Elemwise):

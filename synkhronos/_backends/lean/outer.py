@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.scalar import basic as ps
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Sum, dot
 
+from synkhronos._backends.where import Where
+
 _FLOATS = ("float32", "float64")
 
 
-class SumsOfOuterProducts(GraphRewriter):
+class SumsOfOuterProducts(Where):
     """Replaces (a[:, :, None] * b[:, None, :]).sum(axis=0) by a.T @ b."""
 
-    def add_requirements(self, fgraph: Any) -> None:
-        """Add none."""
-
-    def apply(self, fgraph: Any) -> None:
+    def change(self, fgraph: Any) -> None:
         """Replace the sums of a graph whose loops are not fused yet."""
         for node in fgraph.toposort():
             found = _product(node)

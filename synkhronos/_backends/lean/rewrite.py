@@ -16,6 +16,7 @@ from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.math import Dot, cast
 from pytensor.tensor.shape import SpecifyShape
 
+from synkhronos._backends.lean.exponentials import join_alike
 from synkhronos._backends.lean.gathers import GathersByLoops
 from synkhronos._backends.lean.narrow import WithoutAxesOfOne
 from synkhronos._backends.lean.op import Lean
@@ -94,8 +95,8 @@ def _known(op: Op) -> type | None:
 class _Replace(Where):
     """Puts lean operations into a graph that is otherwise ready for numba."""
 
-    def __init__(self, operation: type = object) -> None:
-        super().__init__(operation)
+    def __init__(self, operation: type = object, tag: str = "") -> None:
+        super().__init__(operation, tag)
         self.refused: set[type] = set()
         self.available: bool | None = None
 
@@ -140,15 +141,20 @@ class _Replace(Where):
 
 
 def register() -> None:
-    """Register the rewrite, which only modes that include its tag use."""
-    if TAG not in optdb:
-        optdb.register("synkhronos_lean_operations", _Replace(), TAG, position=_LAST)
-        products = SumsOfOuterProducts()
-        optdb.register("synkhronos_outer_products", products, TAG, position=_BEFORE_FUSION)
-        narrow = WithoutAxesOfOne()
-        optdb.register("synkhronos_without_axes", narrow, TAG, position=_BEFORE_FUSION)
-        gathers = GathersByLoops()
-        optdb.register("synkhronos_gathers", gathers, TAG, position=_BEFORE_INDEXED_LOOPS)
+    """Register the rewrites, which only modes that include their tag use.
+
+    The mode of a graph for numba may get the tag while the graph is rewritten.
+    """
+    if TAG in optdb:
+        return
+    optdb["specialize"].register("synkhronos_lean_exponentials", join_alike, TAG)
+    for name, kind, position in (
+        ("operations", _Replace, _LAST),
+        ("outer_products", SumsOfOuterProducts, _BEFORE_FUSION),
+        ("without_axes", WithoutAxesOfOne, _BEFORE_FUSION),
+        ("gathers", GathersByLoops, _BEFORE_INDEXED_LOOPS),
+    ):
+        optdb.register(f"synkhronos_lean_{name}", kind(tag=TAG), TAG, "numba", position=position)
 
 
 def register_where(operation: type) -> None:

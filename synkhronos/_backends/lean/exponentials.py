@@ -1,0 +1,31 @@
+"""A product of exponentials becomes one exponential only where this computes fewer elements.
+
+PyTensor joins exp(a) * exp(b) whatever their axes are. The exponentials of a column and of a row
+are then computed for each element of a matrix: 45,240 instead of 3,782 in a survival model, whose
+gradient takes 0.57 ms so, and 0.18 as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytensor.graph.rewriting.basic import node_rewriter
+from pytensor.scalar import basic as ps
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.math import mul, true_div
+from pytensor.tensor.rewriting.math import local_mul_exp_to_exp_add
+
+PLAIN = "local_mul_exp_to_exp_add"  # the name of PyTensor's rewrite
+
+
+@node_rewriter([mul, true_div])  # type: ignore[untyped-decorator]
+def join_alike(fgraph: Any, node: Any) -> Any:
+    """exp(a) * exp(b) -> exp(a + b), if a and b have the same axes."""
+    axes = {
+        v.type.broadcastable
+        for v in node.inputs
+        if v.owner is not None
+        and isinstance(v.owner.op, Elemwise)
+        and isinstance(v.owner.op.scalar_op, ps.Exp)
+    }
+    return local_mul_exp_to_exp_add.transform(fgraph, node) if len(axes) == 1 else None
