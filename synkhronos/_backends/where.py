@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytensor.compile.mode import Mode
 from pytensor.graph.rewriting.basic import GraphRewriter, get_active_mode
 
 
@@ -38,6 +39,6 @@ class Where(GraphRewriter):
         raise NotImplementedError
 
 
-def includes(mode: Any, tag: str) -> bool:
+def includes(mode: Mode, tag: str) -> bool:
     """Whether a mode includes a tag; a mode that was given its rewrites has none."""
     return tag in getattr(mode.provided_optimizer, "include", ())

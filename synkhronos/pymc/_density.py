@@ -8,7 +8,6 @@ becomes a part of the model's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from typing import Any
 
 import pytensor
@@ -163,7 +162,9 @@ def _join(fgraph: FunctionGraph) -> None:
     if not found or not isinstance(mode.linker, NumbaLinker):
         return
     suited = with_lean(mode)
-    chosen = copy(suited._optimizer)
+    linker = suited.linker
+    chosen = suited.provided_optimizer.including(*linker.required_rewrites)
+    chosen = chosen.excluding(*linker.incompatible_rewrites)
     chosen.position_cutoff = _BEFORE_LOOPS
     first = optdb.query(chosen)
     for node in found:

@@ -14,7 +14,7 @@ import pytensor.tensor as pt
 from pymc.distributions.dist_math import I0e, I1e, i0e, normal_lccdf, normal_lcdf
 from pymc.logprob.utils import local_remove_check_parameter
 from pytensor.compile.mode import optdb
-from pytensor.graph.basic import Constant, Variable, equal_computations
+from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
@@ -130,7 +130,7 @@ def _scale_bessel(fgraph: Any, node: Any) -> Any:
 
 
 @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
-def _power_of_beta(fgraph: Any, node: Any) -> Any:
+def _power_of_beta(fgraph: FunctionGraph, node: Apply) -> list[Variable] | None:
     """The incomplete beta function is a power if one of its parameters is 1.
 
     The derivatives of the function itself are loops of up to 200 steps for each row.
@@ -151,7 +151,7 @@ def _power_of_beta(fgraph: Any, node: Any) -> Any:
     return [found] if found.type == node.outputs[0].type else None
 
 
-def _is_one(variable: Any) -> bool:
+def _is_one(variable: Variable) -> bool:
     """Whether all elements are 1, whatever the parameters and the data."""
     try:
         return bool(get_underlying_scalar_constant_value(rewritten(variable)) == 1)

@@ -12,6 +12,8 @@ from typing import Any
 
 from pytensor.compile.mode import optdb
 from pytensor.compile.rewriting import inline_ofg_node
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.basic import constant
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.math import cast
@@ -33,6 +35,7 @@ _AFTER_FUSION = 49.05
 _BEFORE_INDEXED_LOOPS = 99.5  # PyTensor joins loops with indices and reductions at 100
 _SHORT = 32  # steps of a loop, four times what a register holds
 _FEW = 256  # elements whose loops cost less than an array of their own
+Elements = dict[Variable, Any]  # the vector of the elements of an array
 _wanted: ContextVar[bool] = ContextVar("wanted", default=True)
 
 
@@ -81,16 +84,16 @@ class _Straighten(Where):
     """Computes vectorised functions over elements, where loops over axes would be short.
 
     PyTensor has a loop for each axis, often with sums over another axis. LLVM does not vectorise
-    the innermost one if it has only a few steps. What such a function is computed of, and what is
-    computed of it, joins its loop if all arrays have the same axes. 45,240 cells of a survival
-    model take 0.18 ms so, and 0.57 in loops of 12 steps.
+    the innermost one if it has only a few steps. Operations before and after such a function join
+    its loop if all arrays have the same axes. 45,240 cells of a survival model take 0.18 ms so, and
+    0.57 in loops of 12 steps.
     """
 
-    def change(self, fgraph: Any) -> None:
+    def change(self, fgraph: FunctionGraph) -> None:
         """Change a graph whose loops are not fused yet."""
         nodes = fgraph.toposort()
         chosen = _straightened(fgraph, nodes)
-        straight: dict[Any, Any] = {}  # by variable, the vector of its elements
+        straight: Elements = {}
         for node in nodes:
             if node in chosen:
                 rows = [_elements(v, straight) for v in node.inputs]
@@ -103,7 +106,7 @@ class _Straighten(Where):
                 fgraph.replace(node.outputs[0], found, reason=_TAG)
 
 
-def _straightened(fgraph: Any, nodes: list[Any]) -> set[Any]:
+def _straightened(fgraph: FunctionGraph, nodes: list[Apply]) -> set[Apply]:
     """The elementwise operations that are computed over elements."""
     able = {node for node in nodes if isinstance(node.op, Elemwise) and _is_short(node)}
     chosen = {node for node in able if has_vectorised(node.op.scalar_op)}
@@ -116,7 +119,7 @@ def _straightened(fgraph: Any, nodes: list[Any]) -> set[Any]:
     return chosen
 
 
-def _is_short(node: Any) -> bool:
+def _is_short(node: Apply) -> bool:
     """Whether an operation has a short last axis, and arrays of these axes or of one element."""
     shape = node.outputs[0].type.shape
     if len(shape) < 2 or shape[-1] is None or not 1 < shape[-1] < _SHORT:
@@ -127,12 +130,12 @@ def _is_short(node: Any) -> bool:
     return all(all(kind) or not any(kind) for kind in kinds)
 
 
-def _of_all(node: Any) -> bool:
+def _of_all(node: Apply) -> bool:
     axis = node.op.axis
     return axis is None or len(axis) == node.inputs[0].type.ndim
 
 
-def _elements(variable: Any, straight: dict[Any, Any]) -> Any:
+def _elements(variable: Any, straight: Elements) -> Any:
     """The elements of an array as a vector."""
     if variable not in straight:
         if isinstance(variable, TensorConstant):
@@ -144,9 +147,9 @@ def _elements(variable: Any, straight: dict[Any, Any]) -> Any:
     return straight[variable]
 
 
-def _lengths(variable: Any, node: Any) -> list[Any]:
+def _lengths(variable: Variable, node: Apply) -> list[int | Variable]:
     """The lengths of the axes of a node's result, from an input where they are not known."""
-    array = next(v for v in node.inputs if not all(v.type.broadcastable))
+    array: Any = next(v for v in node.inputs if not all(v.type.broadcastable))
     return [array.shape[i] if n is None else n for i, n in enumerate(variable.type.shape)]
 
 
