@@ -3,7 +3,7 @@
 numpy's functions take at most 32 arrays. PyTensor makes one addition of nested ones, however many
 values they add, such as the squared norms of all parameters. Such an addition is divided here.
 Some operations of PyTensor have a function of one number only, which Python calls for each element:
-0.5 us each. They get a function of arrays here.
+0.5 us each, or for loops of scalars up to some ms. They get a function of arrays here.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.scalar.basic import Clip
+from pytensor.scalar.loop import ScalarLoop
 from pytensor.scalar.math import Log1mexp, Softplus, TriGamma
 from pytensor.tensor.elemwise import Elemwise
 
 from synkhronos._engine import array_functions
+from synkhronos._engine.array_loops import ArrayLoop
 
 MOST_OPERANDS = (
     31  # of an operation with one result: PyTensor's Elemwise refuses more than 32 in all
@@ -74,6 +76,8 @@ def _divided(fgraph: FunctionGraph, node: Apply) -> Any:
 def _of_arrays(fgraph: FunctionGraph, node: Apply) -> Any:
     """Compute all elements with one function of arrays."""
     del fgraph
+    if isinstance(node.op.scalar_op, ScalarLoop) and node.outputs[0].type.ndim:
+        return ArrayLoop(node.op.scalar_op)(*node.inputs, return_list=True)
     name = _OF_ARRAYS.get(type(node.op.scalar_op))
     if name is None or node.op.nfunc_spec is not None:
         return None

@@ -11,9 +11,12 @@ import pytensor.tensor as pt
 import pytest
 from modes import FAST
 from pytensor.compile.mode import Mode
+from pytensor.scalar.loop import ScalarLoop
 from pytensor.tensor.elemwise import Elemwise
+from selection import thorough
 
 import synkhronos as synk
+from synkhronos._engine.array_loops import ArrayLoop
 from synkhronos._engine.python_mode import MOST_OPERANDS, python_mode
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.training import guarded
@@ -55,6 +58,48 @@ def test_no_function_of_one_number_is_called_for_each_element(
     ]
     assert spec is not None
     np.testing.assert_allclose(found(given), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("function", "odd"),
+    [
+        (lambda a, x: pt.betainc(a, 1 + a, pt.sigmoid(x)), np.nan),
+        (lambda a, x: pt.gammainc(a, pt.exp(x)), -6.0),
+        *thorough(
+            (lambda a, x: pt.gammaincc(a, pt.exp(x)), 6.0),
+            (lambda a, x: pt.hyp2f1(a, 0.5, 1.5, 0.9 * pt.sigmoid(x)), 3.0),
+        ),
+    ],
+)
+def test_loops_of_elements_make_their_steps_together(function: Any, odd: float) -> None:
+    """Derivatives: some elements need more steps than others, and there may be none."""
+    row, matrix = pt.dvector("row"), pt.dmatrix("matrix")
+    gradients = pytensor.grad(function(row, matrix).sum(), [row, matrix])
+    ours, plain = (
+        pytensor.function([row, matrix], gradients, mode=mode)
+        for mode in (python_mode("canonicalize"), Mode("py", None))
+    )
+    operations = [node.op for node in ours.maker.fgraph.apply_nodes]
+    assert any(isinstance(op, ArrayLoop) for op in operations)
+    assert not any(isinstance(getattr(op, "scalar_op", None), ScalarLoop) for op in operations)
+    r = np.random.default_rng(0)
+    values = r.normal(size=(10, 3))
+    values[1, 2] = odd
+    for rows in (10, 1, 0):
+        given = r.gamma(2, size=3), values[:rows]
+        with np.errstate(all="ignore"):
+            for found, wanted in zip(ours(*given), plain(*given), strict=True):
+                np.testing.assert_allclose(found, wanted, rtol=1e-10)
+
+
+def test_a_loop_with_a_number_of_steps_for_each_element() -> None:
+    """Each element halves its state as often as it is told; without a condition."""
+    x, by = pytensor.scalar.float64("x"), pytensor.scalar.float64("by")
+    loop = ScalarLoop(init=[x], update=[x / by], constant=[by])
+    steps, start = pt.lvector("steps"), pt.dvector("start")
+    halved = Elemwise(loop)(steps, start, pt.constant(2.0))
+    found = pytensor.function([steps, start], halved, mode=python_mode())
+    assert found([0, 1, 3], [8.0, 8.0, 8.0]).tolist() == [8, 4, 1]
 
 
 def test_an_output_of_many_means(group2: synk.Group) -> None:
