@@ -296,7 +296,7 @@ def free(folder: Path) -> Callable[[], None]:
 
 
 def checkpoint(folder: Path) -> Callable[[], None]:
-    """Checkpoints, written and read."""
+    """Checkpoints, written and read, and a step, with which the other nodes get what was read."""
     train, _ = trained(folder)
     train(ROWS)
     saved = Checkpoints(folder / "checkpoints", train)
@@ -306,6 +306,7 @@ def checkpoint(folder: Path) -> Callable[[], None]:
         number = next(numbers)
         saved.save(number)
         assert saved.restore()["step"] == number
+        train(ROWS)
 
     return turn
 
