@@ -225,7 +225,7 @@ class CompileThenNap(Command):
         if member.rank:
             with member.compiling():
                 time.sleep(1)
-            time.sleep(LIMIT / 2)
+            time.sleep(LIMIT / 5)
 
 
 def test_time_of_compiling_does_not_count() -> None:

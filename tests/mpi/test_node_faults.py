@@ -201,7 +201,7 @@ for kind, rank in ("compile", 2), ("compile", 3), ("nap", 3):  # each for a seco
         print(kind, rank, "done")
 """
     )
-    said = run(mpi, 2, tmp_path, text, "0.5")
+    said = run(mpi, 2, tmp_path, text, "0.8")
     assert "compile 2 done" in said
     assert "compile 3 done" in said
     assert "nap 3 GroupTimeout (2, 3)" in said
