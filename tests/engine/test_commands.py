@@ -144,6 +144,7 @@ MOVING = ("take values", "expose", "broadcast", "gather", "all_gather", "scatter
 REDUCING = ("reduce", "all_reduce", "all_reduce large", "reduce_scatter")
 
 
+@pytest.mark.new_group  # in which the variable has the number 0
 @pytest.mark.parametrize("members", [None, (0, 1)])
 def test_a_long_command_cannot_meet_the_master(
     group2: synk.Group, members: tuple[int, ...] | None
