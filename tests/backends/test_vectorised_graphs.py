@@ -229,6 +229,9 @@ def test_sums_over_axes_are_no_part_of_short_loops() -> None:
     fast = pytensor.function([a, u], outputs, mode=lean("NUMBA"))
     plain = pytensor.function([a, u], outputs, mode="FAST_COMPILE")
     assert [len(axes) for axes in loops(fast)] == [1, 1, 1]
+    graph = fast.maker.fgraph
+    alone = [node for node in graph.toposort() if str(node.op) == "Vectorised_exp"]
+    assert {node.inputs[0] for node in alone} == set(graph.inputs)
     r = np.random.default_rng(0)
     for rows in (0, 1, 300):
         given = r.normal(size=rows), r.normal(size=5)
