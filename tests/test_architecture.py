@@ -502,7 +502,7 @@ def _defined(node: ast.AST) -> set[str]:
 
 @pytest.mark.parametrize("library", ONLY_IN)
 def test_libraries_are_imported_only_where_named(library: str) -> None:
-    """T14: beside MPI's channel there is one module that connects nodes: `test_links.py`."""
+    """T14: beside MPI's channel one folder connects nodes: `test_links.py`."""
     for name, tree in modules().items():
         if any(t.split(".")[0] == library for t in imports(tree, by_string=False)):
             allowed = ONLY_IN[library]
@@ -581,7 +581,7 @@ OPEN_FILES = {
     "_host.files": "",
     "_host.memory_limits": OF_THE_KERNEL,
     "_transport.communicators.board": OF_THE_KERNEL,
-    "_transport.communicators.links": OF_THE_KERNEL,
+    "_transport.communicators.links.listener": OF_THE_KERNEL,
     "_transport.processes.fork_safety": OF_THE_KERNEL,
     "_transport.processes.guards": OF_THE_KERNEL,
     "_transport.processes.slot_process": CHECKED,

@@ -1,7 +1,7 @@
 """Whatever is promised has a test in the default selection, not only in `scripts/test --all`.
 
 The promises are those of docs/explanation/reliability.rst, by their numbers (1 to 23; that the
-tests never fail by chance, 24, is a matter of repeating them); T1 to T14 are the threats of
+tests never fail by chance, 24, is a matter of repeating them); T1 to T15 are the threats of
 docs/explanation/trust.rst, S1 to S97 the defects of the system of 2017. A test that holds one names
 it in its docstring, or in that of its module.
 """

@@ -219,5 +219,65 @@ def test_a_step_that_cannot_go_on_ends_the_job(
             assert text in made.text, made.text
 
 
+FORKED = """
+import contextlib, os, signal, socket, threading, time
+import synkhronos as synk
+from synkhronos._transport.communicators.links import Listener
+from overlap_cases import Layers, data, summing_processes
+"""
+
+STRANGERS = """
+place = Listener.place
+
+def met(listener):  # strangers come as soon as there is a port
+    found = place(listener)
+    threading.Thread(target=meet, args=(found.port,), daemon=True).start()
+    return found
+
+def meet(port):
+    calls = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+    with contextlib.suppress(OSError):
+        calls[0].sendall(b"GET / HTTP/1.1")
+        calls[1].sendall(bytes(72))
+        calls[2].close()
+        while True:
+            calls[3].sendall(bytes(1))
+            time.sleep(0.1)
+
+Listener.place = met
+"""
+
+SLOW = """
+def hold():
+    while not (pids := summing_processes().get(os.getpid())):
+        time.sleep(0.005)
+    os.kill(pids[0], signal.SIGSTOP)
+    time.sleep(12)
+    print("held", flush=True)
+    os.kill(pids[0], signal.SIGCONT)
+"""
+
+LINKED = """
+synk.fork(1, timeout=100)
+if "hold" in globals():
+    threading.Thread(target=hold, daemon=True).start()
+net, dense = Layers(overlap=True), Layers()
+for x, y in data(3):
+    assert net.train(x, y) == dense.train(x, y)
+print("good end")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("what", ["strangers", "slow"])
+def test_links_come_about(mpi: Launcher, tmp_path: Path, what: str) -> None:
+    """T15: with strangers at the port of each node; and while a summing process starts slowly."""
+    program = FORKED + {"strangers": STRANGERS, "slow": SLOW}[what] + LINKED
+    said = run(mpi, 2, tmp_path, program, PYTHONPATH=_path())
+    assert ("held" in said) == (what == "slow")
+    assert "good end" in said
+
+
 def _path() -> str:
     return os.pathsep.join(filter(None, [SUPPORT, os.environ.get("PYTHONPATH", "")]))

@@ -10,7 +10,7 @@
 
 ``between_nodes``, ``half_precision`` and ``nccl_types`` are not communicators: these use them.
 
-Sums that are made while members compute have five files. ``sums`` says what they are.
+Sums that are made while members compute have four files and a folder. ``sums`` says what they are.
 ``summing_process`` starts the process, which runs ``summing``. ``links`` connects it with those of
 other nodes, and by the words of ``board`` it and its leader speak.
 
