@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +12,34 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+import pytest
 
 import synkhronos as synk
+from synkhronos._transport.words import waiting
 from synkhronos.extensions import make_train_function, updates
 
 PACKAGE = Path(synk.__file__).parent
 
 
+@pytest.fixture
+def group2(group2: synk.Group, monkeypatch: pytest.MonkeyPatch) -> synk.Group:
+    """However long the worker takes: the master does not sleep, and its clock stands still.
+
+    Else a slow machine adds files: those of a sleep, and of the look at descriptors every 100 ms.
+    """
+
+    def wait(waiter: waiting.Waiter, ready: Callable[[], bool], idle: bool = False) -> None:
+        while not ready():
+            os.sched_yield()
+
+    now = waiting.clock()
+    monkeypatch.setattr(waiting, "clock", lambda: now)
+    monkeypatch.setattr(waiting.Waiter, "wait", wait)
+    return group2
+
+
 def files_of(call: Callable[[], Any]) -> list[str]:
-    """The files whose functions run in a warm call; the fewest of ten, since a wait may sleep."""
+    """The files whose functions run in a warm call; the fewest of ten: garbage may be collected."""
     found: set[str] = set()
 
     def note(frame: FrameType, event: str, arg: Any) -> None:
