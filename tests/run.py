@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -48,8 +48,31 @@ PROMISES = "tests/test_promises.py"  # it looks at all tests
 NONE_WENT_WRONG = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
-def run(selection: str, arguments: Sequence[str], place: Path, processes: int = 0) -> int:
-    """Run pytest with these arguments; its exit status. It leaves reports beside `place`."""
+def run(selection: str, parts: Mapping[Path, Sequence[str]], processes: int = 0) -> list[int]:
+    """Run pytest for each part, at the same time; the exit statuses.
+
+    Parameters
+    ----------
+    selection : str
+        Of markers.
+    parts : mapping of Path to sequence of str
+        The arguments of each; it leaves reports beside the path.
+    """
+    begun = [start(selection, given, place, processes) for place, given in parts.items()]
+    try:
+        return [each.wait() for each in begun]
+    except KeyboardInterrupt:
+        for each in begun:
+            each.send_signal(signal.SIGINT)  # it may have reached this process only
+        for each in begun:
+            each.wait()
+        raise
+
+
+def start(
+    selection: str, arguments: Sequence[str], place: Path, processes: int
+) -> subprocess.Popen[bytes]:
+    """Start pytest with these arguments."""
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["-p", "no:zarr", "-m", selection]  # zarr's plugin takes half a second to import
     if processes:
@@ -57,7 +80,7 @@ def run(selection: str, arguments: Sequence[str], place: Path, processes: int = 
     given = place.with_suffix(".txt")  # so that the command stays short: runs record it
     given.write_text("\n".join(arguments))
     files = f"--junit-xml={place.with_suffix('.xml')}", f"--basetemp={place}"
-    return subprocess.run([*command, f"@{given}", *files], cwd=ROOT, check=False).returncode
+    return subprocess.Popen([*command, f"@{given}", *files], cwd=ROOT)
 
 
 def run_beside(selection: str, paths: list[str], folder: Path) -> list[int]:
@@ -71,12 +94,7 @@ def run_beside(selection: str, paths: list[str], folder: Path) -> list[int]:
     if large:
         parts["large"].append("--numba")
     processes = len(os.sched_getaffinity(0)) + 2
-    with ThreadPoolExecutor(len(parts)) as pool:
-        begun = [
-            pool.submit(run, selection, arguments, folder / kind, processes)
-            for kind, arguments in parts.items()
-        ]
-        return [each.result() for each in begun]
+    return run(selection, {folder / kind: given for kind, given in parts.items()}, processes)
 
 
 def save_time(selection: str) -> None:
@@ -139,6 +157,7 @@ def main() -> int:
     parser.add_argument("selection", choices=SELECTIONS)
     parser.add_argument("--began", type=float, default=time.time(), help="seconds since the epoch")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     parts = {
         "quick": ENGINE,
         "lowest": (*ENGINE, *EXTRAS),
@@ -153,7 +172,7 @@ def main() -> int:
         codes = run_beside(both(chosen, "not alone and not unhurried"), paths, folder)
         for marker, processes in (("unhurried", len(os.sched_getaffinity(0))), ("alone", 0)):
             if last := marked(marker, paths):
-                codes.append(run(both(chosen, marker), last, folder / marker, processes))
+                codes += run(both(chosen, marker), {folder / marker: last}, processes)
         reports = sorted(folder.glob("*.xml"))
         print(summary(reports, time.time() - given.began), flush=True)
     return next((code for code in codes if code not in NONE_WENT_WRONG), 0)

@@ -8,7 +8,8 @@ forked: each would be started as fresh interpreters, for seconds.
 The process that collects the tests forks the others, so that all is imported once. It runs none
 itself. Several such commands with the same FOLDER take turns: a process waits until the one of the
 same number has ended. Each notes there what it has collected. The first process writes where the
-command does, the output of the others follows when all have ended.
+command does, the output of the others follows when all have ended. An interrupt of the process
+that collects, or its death, interrupts the others.
 
 The cases of one test function stay together, and so do the tests of a module with the marker
 `together`, whose fixture is dear. Tests that run JAX come last in the collection, so that no
@@ -17,11 +18,13 @@ process forks a group after it.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import gc
 import itertools
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +35,8 @@ from array_code import compile_array_code
 from selection import COLLECTED, Collected
 
 PATIENCE = 240.0  # seconds for the collection of another command
+GRACE = 20.0  # seconds that an interrupted process has for the groups and programs of its test
+_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,11 +63,16 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     for number in range(processes):
         pid = os.fork()
         if pid == 0:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
             _run_some(session, folder, number)
             return True
         started.append(pid)
     session.config.option.verbose = -2  # this process has nothing to say
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
+    try:
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
+    except KeyboardInterrupt:
+        _interrupt(started)
+        raise
     for number, code in enumerate(codes):
         said = _output(folder, number).read_text() if number else ""
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
@@ -70,6 +80,24 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         print(said, flush=True)
     session.testsfailed = sum(code != pytest.ExitCode.OK for code in codes)
     return True
+
+
+def _interrupt(pids: list[int]) -> None:
+    """End these processes: a signal may have reached this one only."""
+    left, until = list(filter(_runs, pids)), time.monotonic() + GRACE
+    for pid in left:
+        os.kill(pid, signal.SIGINT)
+    while left := list(filter(_runs, left)):
+        time.sleep(0.01)
+        for pid in left if time.monotonic() > until else ():
+            os.kill(pid, signal.SIGKILL)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG) == (0, 0)
+    except ChildProcessError:  # its end was seen before
+        return False
 
 
 def _run_some(session: pytest.Session, folder: Path, number: int) -> None:

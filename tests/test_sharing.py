@@ -1,0 +1,70 @@
+"""Processes that share the tests of a collection: none outlives the one that collects."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from selection import thorough
+from user_scripts import LIMIT, alive
+
+CONFTEST = """
+import pytest, sharing
+from selection import COLLECTED
+sharing.GRACE = 0.1
+def pytest_collection_modifyitems(config): config.stash[COLLECTED] = []
+"""
+TESTS = """
+import os, pathlib, signal, time
+def test_one():
+    signal.signal(signal.SIGINT, {handler})
+    pathlib.Path(str(os.getpid())).touch()
+    time.sleep(600)
+test_two = test_three = test_four = lambda: test_one()  # a process takes one and the next
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "handler"),
+    [
+        (signal.SIGINT, "signal.SIG_IGN"),
+        *thorough((signal.SIGKILL, "signal.default_int_handler")),
+    ],
+)
+def test_a_signal_to_the_first_process_only(
+    number: signal.Signals, handler: str, tmp_path: Path
+) -> None:
+    """The two others sleep in their tests for ten minutes."""
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_waiting.py").write_text(TESTS.format(handler=handler))
+    command = [sys.executable, "-P", "-m", "pytest", "-c", os.devnull, "--rootdir=.", "-p"]
+    command += ["sharing", "--processes=2", "--basetemp=base", "--junit-xml=base.xml", "."]
+    support = str(Path(__file__).parent / "support")
+    first = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": support},
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        until = time.monotonic() + LIMIT
+        while len(others := [int(path.name) for path in tmp_path.glob("[0-9]*")]) < 2:
+            assert first.poll() is None, "it has ended"
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        first.send_signal(number)
+        assert first.wait(LIMIT) == (2 if number == signal.SIGINT else -number)
+        while alive(others):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
