@@ -576,6 +576,7 @@ OPEN_FILES = {
     "_backends.mpi": OF_THE_KERNEL,
     "_engine.worker": OF_THE_KERNEL,
     "_host.arena": "a mapped file of the user; its inode is compared",
+    "_host.cgroups": OF_THE_KERNEL,
     "_host.cores": OF_THE_KERNEL,
     "_host.environment": OF_THE_KERNEL,
     "_host.files": "",

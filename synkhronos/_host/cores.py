@@ -1,8 +1,8 @@
 """Cores: which ones this process may use, how members share them, and numbers of threads.
 
-Cores come from the affinity mask and the container's CPU quota. Each worker is bound to its share
-for its whole life. The master is the user's process: its BLAS threads are limited only during its
-part of a call, and close() restores the user's settings.
+Cores come from the affinity mask and the CPU quotas of the process's cgroups. Each worker is bound
+to its share for its whole life. The master is the user's process: its BLAS threads are limited only
+during its part of a call, and close() restores the user's settings.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError
+from synkhronos._host import cgroups
 from synkhronos._host.thread_pools import ThreadLimits, thread_pools
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
@@ -25,7 +26,7 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 
 def available() -> list[int]:
-    """The cores that this process may use, at most as many as the container's quota allows.
+    """The cores that this process may use, at most as many as the CPU quota allows.
 
     Hyper-threads of one physical core are adjacent, so that one member gets them, and so are cores
     of one NUMA domain.
@@ -66,16 +67,14 @@ def domain(core: int) -> int:
 
 
 def _quota() -> int:
-    """The CPU quota of the cgroup in whole cores, 0 for none."""
+    """The lowest CPU quota of this process's cgroups in whole cores, 0 for none."""
     found = []
-    with contextlib.suppress(OSError, ValueError):
-        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        found.append(-(-int(limit) // int(period)))
-    with contextlib.suppress(OSError, ValueError):
-        folder = Path("/sys/fs/cgroup/cpu")
-        limit_us = int((folder / "cpu.cfs_quota_us").read_text())
-        if limit_us > 0:
-            found.append(-(-limit_us // int((folder / "cpu.cfs_period_us").read_text())))
+    for version, folder in cgroups.folders("cpu"):
+        with contextlib.suppress(OSError, ValueError):
+            files = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            limit, period = map(int, " ".join((folder / f).read_text() for f in files).split())
+            if limit > 0:  # no limit is -1, or the word "max", which raises ValueError
+                found.append(-(-limit // period))
     return min(found, default=0)
 
 

@@ -8,7 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_V2, _V1 = Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory")
+from synkhronos._host import cgroups
+
+_FILES = {  # of a cgroup: what it allows, what it uses, and an entry of memory.stat
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
 
 
 @dataclass(frozen=True)
@@ -37,10 +42,7 @@ def limits() -> list[Limit]:
     -----
     Cost: about ten small files of /proc and /sys, 0.1 ms.
     """
-    found = [_machine()]
-    with contextlib.suppress(OSError):
-        found.extend(_of_cgroups(Path("/proc/self/cgroup").read_text()))
-    return found
+    return [_machine(), *_of_cgroups()]
 
 
 def available() -> Limit:
@@ -53,20 +55,12 @@ def smallest() -> Limit:
     return min(limits(), key=lambda limit: limit.most)
 
 
-def cgroups_of(pid: int) -> str:
-    """The cgroups of a process, for `oom_kills`; read them while it runs (cgroups version 1)."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cgroup").read_text()
-    return ""
-
-
-def oom_kills(cgroups: str) -> int:
-    """The number of OOM kills in these cgroups."""
-    for version, folder in _cgroups(cgroups):
-        file = "memory.events" if version == 2 else "memory.oom_control"
-        for place in _upwards(folder, _V2 if version == 2 else _V1):
-            with contextlib.suppress(OSError):
-                return _entry(place / file, "oom_kill")
+def oom_kills(text: str) -> int:
+    """The number of OOM kills in the cgroups of `cgroups.of`."""
+    for version, place in cgroups.folders("memory", text):
+        with contextlib.suppress(OSError):
+            file = "memory.events" if version == 2 else "memory.oom_control"
+            return _entry(place / file, "oom_kill")
     return 0
 
 
@@ -89,38 +83,15 @@ def _machine() -> Limit:
     return Limit(free, most, f"the machine has {most:,}")
 
 
-def _of_cgroups(text: str) -> Iterator[Limit]:
-    for version, folder in _cgroups(text):
-        if version == 2:
-            root, names = _V2, ("memory.max", "memory.current", "inactive_file")
-        else:
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            root = _V1
-        for place in _upwards(folder, root):
-            with contextlib.suppress(OSError, ValueError):
-                most = int((place / names[0]).read_text())  # "max", no limit, raises ValueError
-                # the kernel drops this part of the file cache when it needs memory
-                used = int((place / names[1]).read_text()) - _entry(place / "memory.stat", names[2])
-                free = max(0, most - used)
-                yield Limit(free, most, f"the limit of cgroup {place} is {most:,}")
-
-
-def _cgroups(text: str) -> Iterator[tuple[int, Path]]:
-    """The version and folder of each cgroup that limits memory, from /proc/PID/cgroup."""
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            yield 2, Path(f"{_V2}{path}")
-        elif "memory" in controllers.split(","):
-            yield 1, Path(f"{_V1}{path}")
-
-
-def _upwards(folder: Path, root: Path) -> Iterator[Path]:
-    """A cgroup and all above it; some may be hidden, since a container sees its own as the root."""
-    for place in (folder, *folder.parents):
-        if not place.is_relative_to(root):
-            return
-        yield place
+def _of_cgroups() -> Iterator[Limit]:
+    for version, place in cgroups.folders("memory"):
+        with contextlib.suppress(OSError, ValueError):
+            most = int((place / _FILES[version][0]).read_text())  # "max", no limit: ValueError
+            used = int((place / _FILES[version][1]).read_text())
+            # the kernel drops this part of the file cache when it needs memory
+            used -= _entry(place / "memory.stat", _FILES[version][2])
+            free = max(0, most - used)
+            yield Limit(free, most, f"the limit of cgroup {place} is {most:,}")
 
 
 def _entry(path: Path, name: str) -> int:

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,11 @@ def run_after(
     return Ended(done.returncode, done.stdout)
 
 
+def enter(folder: Path) -> str:
+    """What a shell does to be in a control group, with all that it starts."""
+    return f"echo $$ > {folder}/cgroup.procs || exit 99"
+
+
 @dataclass(frozen=True)
 class MemoryGroup:
     """A control group with a limit of memory."""
@@ -44,8 +49,7 @@ class MemoryGroup:
 
     @property
     def enter(self) -> str:
-        """What a shell does to be in it, with all that it starts."""
-        return f"echo $$ > {self.folder}/cgroup.procs || exit 99"
+        return enter(self.folder)
 
     def oom_kills(self) -> int:
         file = "memory.oom_control" if self.version == 1 else "memory.events"
@@ -55,37 +59,54 @@ class MemoryGroup:
         raise AssertionError(f"{file} does not count")
 
 
-def _parents() -> Iterator[tuple[int, Path]]:
+def _parents(controller: str) -> Iterator[tuple[int, Path]]:
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            yield 1, Path(f"{_SYSTEM}/memory{path}")
+        if controller in controllers.split(","):
+            yield 1, Path(f"{_SYSTEM}/{controller}{path}")
         elif controllers == "":
             yield 2, Path(f"{_SYSTEM}{path}")
 
 
 @contextlib.contextmanager
-def memory_group(most: int) -> Iterator[MemoryGroup | str]:
-    """A control group below our own, or why there can be none."""
-    why = "no control group of memory"
-    for version, parent in _parents():
+def control_group(
+    controller: str, settings: Mapping[int, Mapping[str, str]]
+) -> Iterator[tuple[int, Path] | str]:
+    """A control group below our own, its version and folder, or why there can be none.
+
+    Parameters
+    ----------
+    controller : str
+    settings : mapping of mapping
+        The contents of its files, by version.
+    """
+    why = f"no control group of {controller}"
+    for version, parent in _parents(controller):
         try:
             folder = Path(tempfile.mkdtemp(prefix="synk-test-", dir=parent))
         except OSError as exc:
             why = f"{parent}: {exc.strerror}"
             continue
         try:
-            limit = "memory.limit_in_bytes" if version == 1 else "memory.max"
             try:
-                (folder / limit).write_text(str(most))
+                for name, text in settings[version].items():
+                    (folder / name).write_text(text)
             except OSError as exc:
-                why = f"{folder / limit}: {exc.strerror}"
+                why = f"{folder / name}: {exc.strerror}"
                 continue
-            yield MemoryGroup(folder, version, most)
+            yield version, folder
             return
         finally:
             _remove(folder)
     yield why
+
+
+@contextlib.contextmanager
+def memory_group(most: int) -> Iterator[MemoryGroup | str]:
+    """A control group with a limit of memory, or why there can be none."""
+    limits = {1: {"memory.limit_in_bytes": str(most)}, 2: {"memory.max": str(most)}}
+    with control_group("memory", limits) as made:
+        yield made if isinstance(made, str) else MemoryGroup(made[1], made[0], most)
 
 
 def _remove(folder: Path) -> None:

@@ -10,8 +10,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from synkhronos._host import cgroups
 from synkhronos._host.descriptors import Descriptor
-from synkhronos._host.memory_limits import cgroups_of, oom_kills, smallest
+from synkhronos._host.memory_limits import oom_kills, smallest
 from synkhronos._host.polling import readable
 
 _KNOWN = frozenset(int(s) for s in signal.Signals)  # most real-time signals have no name
@@ -44,7 +45,7 @@ class ChildProcess:
     ended: str = ""
 
     def __post_init__(self) -> None:
-        self._cgroups = cgroups_of(self.pid)
+        self._cgroups = cgroups.of(self.pid)
         self._oom_kills = oom_kills(self._cgroups)
         try:
             self.pidfd = Descriptor(os.pidfd_open(self.pid))
