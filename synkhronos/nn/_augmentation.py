@@ -175,7 +175,7 @@ def augment(
     images : variable of shape (rows, height, width, channels), uint8, float32 or float64
     words : uint64 variable of shape (rows,), optional
         `synkhronos.training.augmentation_words` draws them. None: for evaluation, the centre of
-        each image, not flipped.
+        each image, not flipped. With only `mean` and `scale` they have no effect.
     pad : int or (vertical, horizontal)
         Pixels to add on each side, before images are cropped.
     flip : bool
@@ -234,10 +234,9 @@ def augment(
     given = [found, means.astype(dtype), (1 / scales).astype(dtype)]
     if words is not None:
         given.append(_words(words))
-        if not any(sides) and crop is None and not flip:
-            raise ValueError(
-                "augment: words change nothing: give pad=, size= or flip=, or no words"
-            )
+        moves = any(sides) or crop is not None or flip
+        if not moves and not np.any(means) and np.all(scales == 1):
+            raise ValueError("augment: nothing to do: give pad=, size=, flip=, mean= or scale=")
     operation = Augmentation(sides, crop, bool(flip), border)
     return operation(*given)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -81,12 +82,11 @@ class _SynkEstimator(BaseEstimator):  # type: ignore[misc]
         x_type, y_type = (v.type.dtype for v in net.inputs)
         with current_or_temporary("fit", self.members):
             run = fit(
-                net,
+                replace(net, metrics={}),  # without rows for validation there are none
                 (X.astype(x_type, copy=False), y.astype(y_type, copy=False)),
                 optimizer=self._rule(),
                 epochs=self.epochs,
                 batch=min(self.batch, len(X)) if isinstance(self.batch, int) else self.batch,
-                metrics={},
                 mode=self.mode,
                 seed=int(draw.randint(2**31 - 1)),
                 progress=bool(self.verbose),

@@ -156,9 +156,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
     clip: Positive | None = None
     ema: Share | None = None
     plateau: Plateau | None = None
-    metrics: (
-        Annotated[list[str | Arguments], msgspec.Meta(description="a list of names")] | None
-    ) = None
+    metrics: Annotated[list[str | Arguments], msgspec.Meta(description="a list of names")] = []
     validate_every: Count = 1
     stop: Annotated[
         str | Stop | list[str | Stop],

@@ -202,8 +202,8 @@ def fit(
     validation : as data, optional
         Rows on which the loss and `metrics` are evaluated.
     metrics : mapping, optional
-        As for `Trainer`; default: those of the net. The loss is one of them, as "loss", unless
-        there is another one of this name: of the network without dropout, say.
+        As for `Trainer`: beside those of the net, or in place of one of the same name. The loss is
+        one of them, as "loss", unless the net has another one of this name: without dropout, say.
     ema : float, optional
         Keep moving averages of the parameters with this decay, and validate with them.
     guard : {"raise", "skip"} or None
@@ -284,7 +284,7 @@ def fit(
     plain = {"updates": net.updates, "givens": givens, "clip": clip, "mode": mode}
     checks = [SerialCheck(verify, net.loss, net.params, wanted, whole, **plain)] if verify else []
     traced = TracedSteps(trace, None if folder is None else Path(folder))
-    evaluated = net.metrics if metrics is None else metrics
+    evaluated = {**net.metrics, **(metrics or {})}
     if validation is not None:
         _tell_of_noise(evaluated, train)
         evaluated = {"loss": _named(net.loss, reduction), **evaluated}
@@ -304,8 +304,8 @@ def _tell_of_noise(metrics: Mapping[str, object], train: TrainFunction) -> None:
     """Warn if what is validated is the loss with the random numbers of training."""
     if "loss" not in metrics and train.streams:
         log.warning(
-            "fit: val_loss is of the loss as it is trained, with its random numbers (dropout). "
-            'Give the one without them: metrics={"loss": ...}'
+            "fit: val_loss is of the loss as it is trained, with its random numbers (dropout). Let "
+            'the network have the one without them as a metric: Net(..., metrics={"loss": ...})'
         )
 
 

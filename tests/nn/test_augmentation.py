@@ -29,6 +29,7 @@ CASES: dict[str, tuple[int, int, int, dict[str, Any]]] = {
     "larger": (3, 4, 3, {"pad": 3, "size": (8, 7)}),
     "flipped": (1, 3, 3, {"flip": True}),
     "one way": (4, 4, 1, {"pad": (0, 1), "flip": True}),
+    "only normalised": (3, 4, 3, {}),
 }
 
 
@@ -154,7 +155,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         TypeError,
         "vector of uint64",
     ),
-    "nothing to do": (lambda: nn.augment(X, WORDS), ValueError, "words change nothing"),
+    "nothing to do": (lambda: nn.augment(X, WORDS), ValueError, "nothing to do: give pad="),
     "padding": (lambda: nn.augment(X, WORDS, pad=-1), ValueError, "pad=-1: give"),
     "size": (lambda: nn.augment(X, WORDS, size=5), ValueError, "smaller than"),
     "no size": (lambda: nn.augment(X, WORDS, size=0), ValueError, "size=0: give"),

@@ -103,8 +103,11 @@ def test_metrics_of_the_net_and_others(group2: synk.Group) -> None:
     assert trainer.metrics == ["loss", "far"]
     net = moved()
     trainer = fit(net, data, metrics={"error": net.loss}, **how)
-    assert trainer.metrics == ["loss", "error"]
-    assert fit(moved(), data, metrics={}, **how).metrics == ["loss"]
+    assert trainer.metrics == ["loss", "far", "error"]
+    net = moved()
+    trainer = fit(net, data, metrics={"far": 2 * net.loss}, **how)
+    assert trainer.metrics == ["loss", "far"]
+    assert trainer.history["val_far"] == [2 * trainer.history["val_loss"][0]]
 
 
 OPTIMIZERS = ("critic_optimizer", "generator_optimizer")

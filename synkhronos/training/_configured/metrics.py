@@ -14,20 +14,17 @@ METRICS = tuple(name for name in metrics.__all__ if name != "Metric")
 
 
 def metrics_of(config: Config, net: Net) -> dict[str, object]:
-    """The metrics that a config names, of the network or of `training.metrics`; default: all its.
+    """The network's metrics, and those of `training.metrics` that a config names.
 
     Raises
     ------
     InputError
     """
-    if config.metrics is None:
-        return dict(net.metrics)
-    found = {}
+    found = dict(net.metrics)
     for number, value in enumerate(config.metrics):
         path = f"metrics[{number}]"
         name, arguments = named(value, path)
         if name in net.metrics and not arguments:
-            found[name] = net.metrics[name]
             continue
         if name not in METRICS:
             known = [*net.metrics, *METRICS]
