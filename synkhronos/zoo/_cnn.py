@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from synkhronos._checks import shown
+from synkhronos._checks import check_flag, shown
 from synkhronos._errors import InputError
 from synkhronos.training.net import Net
 from synkhronos.zoo._blocks import conv, drop, flat, images, linear, pool, relu
@@ -21,6 +21,7 @@ def cnn(
     size: int | tuple[int, int] = 28,
     channels: int = 1,
     window: int = 3,
+    padded: bool = True,
     stride: int = 1,
     dropout: float = 0.5,
     augment: Mapping[str, object] | None = None,
@@ -39,7 +40,9 @@ def cnn(
         Of the images, in pixels.
     channels : int
     window : int
-        Pixels to a side of a filter; images keep their size.
+        Pixels to a side of a filter.
+    padded : bool
+        Add half of the window to each side of images, so that a convolution keeps their size.
     stride : int
         Of the first convolution.
     dropout : float
@@ -66,7 +69,11 @@ def cnn(
     >>> net = zoo.cnn(seed=None)
     >>> sum(p.get_value(borrow=True).size for p in net.params)
     202458
+    >>> net = zoo.cnn(padded=False, dropout=0.0, seed=None)  # as PyDTNN 1.0's simplecnn
+    >>> sum(p.get_value(borrow=True).size for p in net.params)
+    149210
     """
+    around = window // 2 if check_flag("padded", padded) else 0
     seen = images(size, channels, augment)
     x = seen.seen
     for i, filters in enumerate(blocks):
@@ -77,7 +84,7 @@ def cnn(
             )
         for j, new in enumerate(filters):
             step = stride if i == j == 0 else 1
-            x = relu(conv(f"block{i}_{j}", x, new, window, step, window // 2))
+            x = relu(conv(f"block{i}_{j}", x, new, window, step, around))
         x = pool(x, 2, 2, 0)
     x = flat(x)
     for number, new in enumerate(units):

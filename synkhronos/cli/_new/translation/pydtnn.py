@@ -198,7 +198,7 @@ def _batch(out: Translation, old: argparse.Namespace, members: int) -> int:
 def _model(out: Translation, old: argparse.Namespace, rows: Rows) -> bool:
     """Set the network; whether the user has to write it."""
     loss = next((n for n in _loss_names(old) if "cross_entropy" in n), "categorical_cross_entropy")
-    found = network_of(old.model, old.dataset)
+    found = network_of(old.model, old.dataset, old.first)
     if found is None:
         out.set(
             "model",

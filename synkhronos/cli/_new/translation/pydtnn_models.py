@@ -12,6 +12,10 @@ _SMALL_ALEXNET: Arguments = {
     "units": [4096, 4096],
     "stride": 2,
 }
+_FIRST: dict[str, Arguments] = {  # what its version 1.0 had otherwise
+    "simplecnn": {"padded": False, "dropout": 0.0},
+    "alexnet": {"dropout": 0.0},
+}
 _CNNS: dict[str, Arguments] = {
     "simplecnn": {},
     "alexnet": _SMALL_ALEXNET,
@@ -28,14 +32,23 @@ _DEPTHS = {
 }
 
 
-def network_of(model: str, dataset: str) -> tuple[str, Arguments] | None:
+def network_of(model: str, dataset: str, first: bool = False) -> tuple[str, Arguments] | None:
     """The function of the zoo that makes a model, and its arguments; None if it has no such model.
+
+    `first`: the model is that of version 1.0.
 
     >>> network_of("vgg16", "cifar10")
     ('vgg', {'depth': 16, 'classes': 10, 'size': 32, 'units': 512})
+    >>> network_of("simplecnn", "mnist", first=True)
+    ('cnn', {'padded': False, 'dropout': 0.0})
     >>> network_of("vgg16bn_cifar10", "cifar10") is None
     True
     """
+    found = _network_of(model, dataset)
+    return (found[0], found[1] | _FIRST.get(model, {})) if found and first else found
+
+
+def _network_of(model: str, dataset: str) -> tuple[str, Arguments] | None:
     name, _, given = model.partition("_")
     data = given or dataset
     if name == "simplemlp":
