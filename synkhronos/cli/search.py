@@ -39,7 +39,7 @@ def arguments(parser: Parser) -> None:
     add(
         "--direction",
         choices=("minimize", "maximize"),
-        help="default: lower losses and errors, higher values of other metrics",
+        help="default: lower losses, higher accuracies; of a metric of yours it is needed",
     )
     add("--study", metavar="NAME", help="default: the name of the config's file")
     add(
@@ -93,18 +93,29 @@ def run(options: argparse.Namespace) -> int:
 def _study(options: argparse.Namespace) -> object:
     from synkhronos.search import open_study
     from synkhronos.search._studies import optuna
-    from synkhronos.training.callbacks import is_lower_better
 
     optuna().logging.set_verbosity(optuna().logging.WARNING)  # else it tells of each study made
-    usual = "minimize" if is_lower_better(options.metric) else "maximize"
     return open_study(
         options.study or Path(options.config).stem,
         options.storage,
-        direction=options.direction or usual,
+        direction=options.direction or _usual_direction(options.metric),
         sampler=options.sampler,
         pruner=None if options.pruner == "none" else options.pruner,
         seed=options.seed,
     )
+
+
+def _usual_direction(metric: str) -> str:
+    from synkhronos._errors import InputError
+    from synkhronos.training._directions import usual_mode
+
+    mode = usual_mode(metric)
+    if mode is None:
+        raise InputError(
+            f"--metric {metric}: it is not known whether lower or higher values are better: give "
+            "--direction minimize or maximize"
+        )
+    return f"{mode}imize"
 
 
 def _searched(options: argparse.Namespace, objective: Any, study: Any) -> int:

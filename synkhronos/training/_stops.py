@@ -10,7 +10,8 @@ from typing import Any
 from synkhronos._checks import shown
 from synkhronos._errors import DeprecatedWarning, InputError, InputTypeError
 from synkhronos._warnings import warn
-from synkhronos.training.callbacks import EarlyStopping, Target, is_lower_better
+from synkhronos.training._directions import usual_mode
+from synkhronos.training.callbacks import EarlyStopping, Target
 
 _OLD = re.compile(r"\s*(\w+)\s*,\s*(~?)([<>])\s*,\s*([-+.\deE]+)\s*")
 _TARGET = re.compile(r"\s*(.*?)\s*([<>])=?\s*([^\s<>=]+)\s*")
@@ -119,7 +120,7 @@ def _spelled(stops: Sequence[EarlyStopping], targets: Sequence[Target], toml: bo
 
 def _words(stop: EarlyStopping) -> dict[str, object]:
     """The arguments that are not the defaults; always the value's name and the patience."""
-    usual = {"mode": "min" if is_lower_better(stop.metric) else "max", "by": 0.0, "smooth": False}
+    usual = {"mode": usual_mode(stop.metric), "by": 0.0, "smooth": False}
     found = {name: getattr(stop, name) for name in ("metric", "patience", *usual)}
     return {k: v for k, v in found.items() if k not in usual or v != usual[k]}
 

@@ -6,98 +6,40 @@ These rules hold here:
   others stop.
 * A decision follows from validations or epochs, and from the state. It never follows from a clock,
   so a resumed run decides as an unbroken one.
-* All that a decision needs is in `state()`, as JSON, which has no infinite numbers.
+* All that a decision needs is in `state()`, as JSON, which has no infinite numbers. A run that has
+  ended by a decision has still ended after a restart: `why_ended` says it from the state.
 * A value that is not a number is not better than any other. Nor is it the best one so far: values
   after it are compared with the best one before it.
-* The name of a value is checked before the first step. Under a wrong name nothing would ever stop.
+* `_run.watch` has the rules of all that look at a value: a callback belongs to one run, and its name
+  and its direction are checked before the first step.
 * `Best` changes variables only at the end of a completed run. After an exception or Ctrl-C they
   are those that the next `fit` goes on with.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-import operator
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._checks import check_integer, check_number, check_word, shown
-from synkhronos._errors import InputError, InputTypeError
-from synkhronos.extensions._saving.checkpoints import Checkpoints
+from synkhronos._checks import check_integer, check_number, shown
+from synkhronos._errors import InputTypeError
+from synkhronos.training._directions import Mode
+from synkhronos.training._run.best_checkpoints import BestCheckpoints
 from synkhronos.training._run.events import Event
+from synkhronos.training._run.watch import Watch
 
 _SMOOTH = 0.2  # the weight of the newest value in a smoothed one
 
-
-def is_lower_better(metric: str) -> bool:
-    """Whether lower values of a metric are better, by its name.
-
-    >>> is_lower_better("val_loss"), is_lower_better("val_accuracy")
-    (True, False)
-    """
-    return bool(re.search("loss|error|mse|mae", metric))
+log = logging.getLogger("synkhronos")
 
 
-class _Watch:
-    """The base of callbacks that look at one value of each validation or epoch.
-
-    Values with the prefix ``val_`` come with validations, all others with epochs.
-    """
-
-    def __init__(self, metric: str, mode: str | None) -> None:
-        if not isinstance(metric, str) or not metric:
-            raise InputTypeError(
-                f"{type(self).__name__}: {shown(metric)} is not the name of a value, such as "
-                '"val_loss"'
-            )
-        check_word(f"{type(self).__name__}: mode", mode, ("min", "max", None))
-        self.metric = metric
-        self.mode = mode or ("min" if is_lower_better(metric) else "max")
-        self.best = math.inf if self.mode == "min" else -math.inf
-
-    def __repr__(self) -> str:
-        return f"<synkhronos {type(self).__name__} of {self.metric}, {self.mode}>"
-
-    def on_start(self, event: Event) -> None:
-        """Refuse a name that no value of this run has."""
-        known = event.values["columns"]
-        if self.metric not in known:
-            missing = self.metric.startswith("val_") and not any(
-                name.startswith("val_") for name in known
-            )
-            raise InputError(
-                f"{type(self).__name__}: there is no value {self.metric!r}; there are "
-                f"{', '.join(known)}{'; validation= gives others' * missing}"
-            )
-
-    def on_validated(self, event: Event) -> None:
-        if self.metric.startswith("val_"):
-            self._see(event)
-
-    def on_epoch(self, event: Event) -> None:
-        if not self.metric.startswith("val_"):
-            self._see(event)
-
-    def _see(self, event: Event) -> None:
-        value = event.values[self.metric]
-        if np.ndim(value):
-            raise InputError(f"{type(self).__name__}: {self.metric} is an array, not a number")
-        self.look(float(value), event)
-
-    def look(self, value: float, event: Event) -> None:
-        raise NotImplementedError
-
-    def better(self, value: float, than: float, by: float = 0.0) -> bool:
-        """Whether a value is better than another; one that is not a number never is."""
-        return value < than - by if self.mode == "min" else value > than + by
-
-
-class EarlyStopping(_Watch):
+class EarlyStopping(Watch):
     """Stop the run when a value has not improved for some time.
 
     Parameters
@@ -107,8 +49,9 @@ class EarlyStopping(_Watch):
     patience : int, at least 1
         Validations (or epochs, of a value without ``val_``) without a better value.
     mode : {"min", "max"}, optional
-        Which values are better. Default: lower ones of losses and errors, higher ones of others.
-    by : float
+        Whether lower or higher values are better. Default: as the metric says. ``loss`` and the
+        metrics of `training.metrics` do; of others it is needed, here or as ``Metric(mode=)``.
+    by : float, not negative
         How much better a value must be to count.
     smooth : bool
         Look at a moving average, in which each value has the weight 0.2.
@@ -129,14 +72,17 @@ class EarlyStopping(_Watch):
         self,
         metric: str = "val_loss",
         patience: int = 5,
-        mode: Literal["min", "max"] | None = None,
+        mode: Mode | None = None,
         by: float = 0.0,
         smooth: bool = False,
     ) -> None:
         super().__init__(metric, mode)
-        self.patience = check_integer(f"{type(self).__name__}: patience", patience, 1)
-        self.by = float(by)
+        self.patience = check_integer("EarlyStopping: patience", patience, 1)
+        self.by = float(check_number("EarlyStopping: by", by, 0))
         self.smooth = smooth
+
+    def _begin(self) -> None:
+        super()._begin()
         self.waited = 0
         self._smoothed: float | None = None
 
@@ -149,10 +95,14 @@ class EarlyStopping(_Watch):
             self.best, self.waited = value, 0
             return
         self.waited += 1
-        if self.waited >= self.patience:
-            event.trainer.stop(
-                f"{self.metric} has not been better than {self.best:.6g} for {self.waited} times"
-            )
+        if reason := self.why_ended():
+            event.trainer.stop(reason)
+
+    def why_ended(self) -> str:
+        """Why it has stopped the run; empty while the run goes on."""
+        if self.waited < self.patience:
+            return ""
+        return f"{self.metric} has not been better than {self.best:.6g} for {self.waited} times"
 
     def state(self) -> dict[str, object]:
         """The best value and how long it has been, for JSON."""
@@ -164,7 +114,7 @@ class EarlyStopping(_Watch):
         self._smoothed = state["smoothed"]
 
 
-class Target(_Watch):
+class Target(Watch):
     """Stop the run when a value has reached a target.
 
     Parameters
@@ -174,6 +124,11 @@ class Target(_Watch):
     mode : {"min", "max"}, optional
         "min": stop below the target; "max": above it. Default as for `EarlyStopping`.
 
+    Raises
+    ------
+    InputError, InputTypeError
+        An argument is wrong.
+
     Examples
     --------
     >>> from synkhronos.training import Target
@@ -181,26 +136,47 @@ class Target(_Watch):
     <synkhronos Target of val_accuracy, max>
     """
 
-    def __init__(
-        self, metric: str, value: float, mode: Literal["min", "max"] | None = None
-    ) -> None:
+    def __init__(self, metric: str, value: float, mode: Mode | None = None) -> None:
         super().__init__(metric, mode)
-        self.value = float(value)
+        self.value = float(check_number("Target: value", value))
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._reached: float | None = None
 
     def look(self, value: float, event: Event) -> None:
         """Stop at the target."""
-        if self.better(value, self.value) or value == self.value:
-            event.trainer.stop(f"{self.metric} is {value:.6g}, the target was {self.value:.6g}")
+        if self._is_reached(value):
+            self._reached = value
+            event.trainer.stop(self.why_ended())
+
+    def _is_reached(self, value: float) -> bool:
+        return self.better(value, self.value) or value == self.value
+
+    def why_ended(self) -> str:
+        """Why it has stopped the run; empty while the run goes on, as with another target."""
+        if self._reached is None or not self._is_reached(self._reached):
+            return ""
+        return f"{self.metric} is {self._reached:.6g}, the target was {self.value:.6g}"
+
+    def state(self) -> dict[str, object]:
+        """The value that has reached the target, if any, for JSON."""
+        return {"reached": None if self._reached is None else _text(self._reached)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self._reached = None if state["reached"] is None else float(state["reached"])
 
 
-class Best(_Watch):
+class Best(Watch):
     """Keep the values with the best metric: as checkpoints, or in memory if the run has no folder.
 
     Parameters
     ----------
     metric : str
     keep : int, at least 1
-        How many checkpoints, in the folder "best" of the run's folder. In memory there is one.
+        How many checkpoints, in the folder "best" of the run's folder; of a further `Best` in
+        "best-lowest-METRIC" or "best-highest-METRIC". In memory there is one.
     mode : {"min", "max"}, optional
         As for `EarlyStopping`.
     restore : bool
@@ -232,14 +208,17 @@ class Best(_Watch):
         self,
         metric: str = "val_loss",
         keep: int = 1,
-        mode: Literal["min", "max"] | None = None,
+        mode: Mode | None = None,
         restore: bool = False,
     ) -> None:
         super().__init__(metric, mode)
         self.keep = check_integer(f"{type(self).__name__}: keep", keep, 1)
         self.restore_at_end = restore
+
+    def _begin(self) -> None:
+        super()._begin()
         self.kept: list[tuple[float, int]] = []
-        self._files: Checkpoints | None = None
+        self._files: BestCheckpoints | None = None
         self._values: dict[SharedVariable, object] = {}
 
     @property
@@ -247,12 +226,22 @@ class Best(_Watch):
         """The folder of the best checkpoint; None without one."""
         if self._files is None or not self.kept:
             return None
-        return self._files.folder / f"step-{self.kept[0][1]:08d}"
+        return self._files.place(self.kept[0][1])
 
     def on_start(self, event: Event) -> None:
-        """Open the folder."""
+        """Open the folder, and count what this run has kept there."""
         super().on_start(event)
-        self._files = event.trainer.checkpoints_in("best")
+        assert self.mode is not None
+        if self._files is None:
+            self._files = BestCheckpoints.of(event.trainer, self.metric, self.mode, self)
+        if self._files is None:
+            return
+        self.kept = self._files.kept
+        if later := sorted(step for _, step in self.kept if step > event.step):
+            log.warning(
+                "Best of %s: %s has checkpoints of steps after %d, which count: %s",
+                *(self.metric, self._files.folder, event.step, ", ".join(map(str, later))),
+            )
 
     def look(self, value: float, event: Event) -> None:
         """Keep the values if the metric is one of the best."""
@@ -263,38 +252,29 @@ class Best(_Watch):
             return
         if self._files is None:
             self._values = event.trainer.values()
+            self.kept = [(value, event.step)]
         else:
-            self._files.save(event.step, **{self.metric: value, "epoch": event.epoch})
-        found = [*((v, s) for v, s in self.kept if s != event.step), (value, event.step)]
-        found.sort(key=operator.itemgetter(0), reverse=self.mode == "max")
-        self.kept = found[:most]
-        self._remove_others()
-
-    def _remove_others(self) -> None:
-        if self._files is not None:
-            known = {step for _, step in self.kept}
-            self._files.remove(*(s for s in self._files.steps() if s not in known))
+            self._files.add(value, event.step, event.epoch, most)
+            self.kept = self._files.kept
 
     def on_end(self, event: Event) -> None:
         """Give the variables the best values, if the run has ended normally."""
         if not (self.restore_at_end and self.kept and event.trainer.completed):
             return
         if self._files is not None:
-            self._files.restore(self.kept[0][1])
+            self._files.restore()
         for variable, value in self._values.items():
             variable.set_value(value)
 
     def state(self) -> dict[str, object]:
-        """Values and steps of the checkpoints, for JSON; what is in memory is not in it."""
+        """Values and steps of the checkpoints, for JSON and its readers."""
         return {"kept": [[value, step] for value, step in self.kept if self._files is not None]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; checkpoints that are not in it are removed."""
-        self.kept = [(float(value), int(step)) for value, step in state["kept"]]
-        self._remove_others()
+        """Nothing is to do: the folder says what is kept."""
 
 
-class Plateau(_Watch):
+class Plateau(Watch):
     """Lower a rate when a value has not improved for some time.
 
     Parameters
@@ -325,6 +305,8 @@ class Plateau(_Watch):
     <synkhronos Plateau of val_loss, min>
     """
 
+    _example = '{name}(rate, "{metric}", mode="min")'
+
     def __init__(
         self,
         rate: SharedVariable,
@@ -332,7 +314,7 @@ class Plateau(_Watch):
         factor: float = 0.1,
         patience: int = 5,
         least: float = 0.0,
-        mode: Literal["min", "max"] | None = None,
+        mode: Mode | None = None,
     ) -> None:
         super().__init__(metric, mode)
         kind = getattr(rate, "type", None)
@@ -343,8 +325,11 @@ class Plateau(_Watch):
             )
         self.rate = rate
         self.factor = float(check_number("Plateau: factor", factor, above=0, below=1))
-        self.patience = check_integer(f"{type(self).__name__}: patience", patience, 1)
-        self.least = float(least)
+        self.patience = check_integer("Plateau: patience", patience, 1)
+        self.least = float(check_number("Plateau: least", least, 0))
+
+    def _begin(self) -> None:
+        super()._begin()
         self.waited = 0
 
     def look(self, value: float, event: Event) -> None:

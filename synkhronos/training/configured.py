@@ -54,6 +54,9 @@ __all__ = ["train"]
 _FIELDS = Config.__struct_fields__
 _KEYS = "|".join(_FIELDS)
 FEW = 3  # steps of a quick run
+# callbacks by their sections, and what messages show of one: EarlyStopping("val_x", mode="min")
+_SECTIONS = {"EarlyStopping": "stop", "Best": "best", "Plateau": "plateau"}
+_EXAMPLE = re.compile(rf'({"|".join(_SECTIONS)})\((?:rate, )?"(.*)", mode="min"\)')
 # keys of the names of options of `fit`; what means something else there is replaced below
 _OF_FIT = [k for k in inspect.signature(fit).parameters if k in _FIELDS and k != "data"]
 _QUICK = {"epochs": 1, "resume": None, "torn": "raise", "export": (), "trace": 0}
@@ -149,9 +152,15 @@ def _in_toml() -> Iterator[None]:
     except InputError as exc:
         if exc.args and isinstance(exc.args[0], str):
             text = re.sub(r"^(fit|Trainer): ", "", exc.args[0])
+            text = _EXAMPLE.sub(_table, text)
             text = re.sub(rf"\b({_KEYS})=(?=[\w\"'\[{{.-])", r"\1 = ", text)
             exc.args = (re.sub(rf"\b({_KEYS})=", r"\1", text), *exc.args[1:])
         raise
+
+
+def _table(example: re.Match[str]) -> str:
+    name, metric = example.groups()
+    return f'{_SECTIONS[name]} = {{ metric = "{metric}", mode = "min" }}'
 
 
 @contextlib.contextmanager

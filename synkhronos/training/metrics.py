@@ -19,6 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 from synkhronos._api.public_names import belong_to
 from synkhronos._checks import check_integer, check_word, shown
 from synkhronos._errors import InputTypeError
+from synkhronos.training._directions import Mode
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,13 @@ class Metric:
     finish : callable
         From the sums over all rows, numpy arrays of float64 or of their own integer dtype, to the
         value.
+    mode : {"min", "max"}, optional
+        Whether lower or higher values are better, for callbacks that look at the metric.
 
     Raises
     ------
-    InputTypeError
-        `sums` are not variables, or `finish` is not a function.
+    InputError, InputTypeError
+        `sums` are not variables, `finish` is not a function, or `mode` is another word.
 
     Examples
     --------
@@ -45,13 +48,15 @@ class Metric:
     >>> import numpy as np, pytensor.tensor as pt
     >>> from synkhronos.training.metrics import Metric
     >>> error = pt.vector("error")
-    >>> rmse = Metric([(error**2).sum(), error.shape[0]], lambda s, n: np.sqrt(s / n))
+    >>> rmse = Metric([(error**2).sum(), error.shape[0]], lambda s, n: np.sqrt(s / n), "min")
     """
 
     sums: Sequence[Variable]
     finish: Callable[..., object]
+    mode: Mode | None = None
 
     def __post_init__(self) -> None:
+        check_word("Metric: mode", self.mode, ("min", "max", None))
         found = self.sums
         if not isinstance(found, list | tuple) or not all(isinstance(s, Variable) for s in found):
             raise InputTypeError(
@@ -79,7 +84,7 @@ def accuracy(scores: Any, labels: object) -> Metric:
     """
     scores, labels = _scores("accuracy", scores, labels)
     right = pt.eq(scores.argmax(axis=1), labels)
-    return Metric([right.sum(dtype="int64"), _rows(labels)], _ratio)
+    return Metric([right.sum(dtype="int64"), _rows(labels)], _ratio, "max")
 
 
 def top_k(scores: Any, labels: Any, k: int) -> Metric:
@@ -105,7 +110,7 @@ def top_k(scores: Any, labels: Any, k: int) -> Metric:
     ahead = pt.gt(scores, mine)
     level = pt.and_(pt.eq(scores, mine), pt.lt(classes[None, :], labels[:, None]))
     right = pt.lt(pt.or_(ahead, level).sum(axis=1), k)
-    return Metric([right.sum(dtype="int64"), _rows(labels)], _ratio)
+    return Metric([right.sum(dtype="int64"), _rows(labels)], _ratio, "max")
 
 
 def confusion(scores: Any, labels: object, classes: int) -> Metric:
@@ -162,7 +167,7 @@ def f1(scores: object, labels: object, classes: int, average: str | None = "macr
             return 0.0
         return each[seen].mean() if average == "macro" else np.average(each, weights=there)
 
-    return Metric([_confusion(scores, labels, classes)], finish)
+    return Metric([_confusion(scores, labels, classes)], finish, None if average is None else "max")
 
 
 def mse(predicted: TensorVariable, target: TensorVariable) -> Metric:
@@ -179,7 +184,7 @@ def mse(predicted: TensorVariable, target: TensorVariable) -> Metric:
     >>> metric = metrics.mse(pt.vector("predicted"), pt.vector("target"))
     """
     error = _error("mse", predicted, target)
-    return Metric([pt.sqr(error).sum(), error.size], _ratio)
+    return Metric([pt.sqr(error).sum(), error.size], _ratio, "min")
 
 
 def rmse(predicted: TensorVariable, target: TensorVariable) -> Metric:
@@ -196,7 +201,7 @@ def rmse(predicted: TensorVariable, target: TensorVariable) -> Metric:
     >>> metric = metrics.rmse(pt.vector("predicted"), pt.vector("target"))
     """
     error = _error("rmse", predicted, target)
-    return Metric([pt.sqr(error).sum(), error.size], lambda s, n: np.sqrt(_ratio(s, n)))
+    return Metric([pt.sqr(error).sum(), error.size], lambda s, n: np.sqrt(_ratio(s, n)), "min")
 
 
 def mae(predicted: TensorVariable, target: TensorVariable) -> Metric:
@@ -213,7 +218,7 @@ def mae(predicted: TensorVariable, target: TensorVariable) -> Metric:
     >>> metric = metrics.mae(pt.vector("predicted"), pt.vector("target"))
     """
     error = _error("mae", predicted, target)
-    return Metric([abs(error).sum(), error.size], _ratio)
+    return Metric([abs(error).sum(), error.size], _ratio, "min")
 
 
 def r2(predicted: TensorVariable, target: TensorVariable) -> Metric:
@@ -244,7 +249,7 @@ def r2(predicted: TensorVariable, target: TensorVariable) -> Metric:
         spread = squares - total**2 / n if n else 0.0
         return 1 - left / spread if spread > 0 else (1.0 if left == 0 else 0.0)
 
-    return Metric(sums, finish)
+    return Metric(sums, finish, "max")
 
 
 def _ratio(part: object, whole: Any) -> Any:

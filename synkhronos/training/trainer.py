@@ -41,7 +41,7 @@ from synkhronos.training._record.exporters import checked_targets
 from synkhronos.training._record.history import History
 from synkhronos.training._run.augmentation import check_words
 from synkhronos.training._run.evaluation import Evaluation, not_augmented
-from synkhronos.training._run.events import RunControl, Subscribers
+from synkhronos.training._run.events import RunControl
 from synkhronos.training._run.feeds import Feed, blocks_of, listed, rows_of
 from synkhronos.training._run.loop import Loop
 from synkhronos.training._run.options import Due, Options
@@ -49,6 +49,7 @@ from synkhronos.training._run.position import Position
 from synkhronos.training._run.precision import check_precision, precision_of
 from synkhronos.training._run.shapes import check_network, check_rows, shapes_of
 from synkhronos.training._run.state import RunState
+from synkhronos.training._run.subscribers import Subscribers
 from synkhronos.training._step_rows import step_rows
 from synkhronos.training._stops import stops_of
 from synkhronos.training.callbacks import EarlyStopping, Target
@@ -233,6 +234,11 @@ class Trainer(ProcessBound, RunControl):
         return self._state.subscribers
 
     @property
+    def token(self) -> str:
+        """A text that no other run has: a further `fit` of this trainer goes on with this run."""
+        return self._state.token
+
+    @property
     def reason(self) -> str:
         """Why the run has ended; empty while it goes on, and after an exception."""
         return self._state.reason
@@ -305,6 +311,18 @@ class Trainer(ProcessBound, RunControl):
         made = Checkpoints(self._options.folder / name, self.train, keep=None)
         made.adopt()  # the run's folder is locked, and was checked at the start
         return made
+
+    def claim(self, name: str, owner: object) -> bool:
+        """Whether a folder of `checkpoints_in` is the owner's: it is whose who asks first.
+
+        Parameters
+        ----------
+        name : str
+            Of the folder in the run's folder.
+        owner : object
+            A callback.
+        """
+        return self._state.claims.setdefault(name, owner) is owner
 
     def evaluate(self, data: object, batch: int | None = None) -> dict[str, Any]:
         """Evaluate the metrics over all rows.

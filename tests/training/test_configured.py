@@ -75,7 +75,12 @@ def test_it_uses_the_group_that_is_there(place: Path) -> None:
 def test_all_that_a_config_says_reaches_the_run(place: Path) -> None:
     """The folder with its checkpoints and the config, the best, the plateau, the stops."""
     values = (
-        *("folder=runs/a", "best={ metric = 'val_far', keep = 2 }", "keep=all", "ema=0.9"),
+        *(
+            "folder=runs/a",
+            "best={ metric = 'val_far', keep = 2, mode = 'max' }",
+            "keep=all",
+            "ema=0.9",
+        ),
         *(
             "plateau={ patience = 1, factor = 0.5, least = 0.01, mode = 'max' }",
             "optimizer.rate=5.0",

@@ -302,8 +302,12 @@ def test_a_failing_step_is_made_again(group2: synk.Group) -> None:
     [
         ({"target": "val_accuracy >= 0.8"}, 1, "target was 0.8"),
         ({"target": ["val_accuracy > 1.5", Target("val_accuracy", 0.8)]}, 1, "target was 0.8"),
-        ({"stop": "val_zero", "patience": 2}, 3, "not been better than 0 for 2 times"),
-        ({"stop": ["loss", EarlyStopping("val_zero", 2)], "patience": 50}, 3, "than 0 for 2 times"),
+        ({"stop": EarlyStopping("val_zero", 2, "max")}, 3, "not been better than 0 for 2 times"),
+        (
+            {"stop": ["loss", EarlyStopping("val_zero", 2, "max")], "patience": 50},
+            3,
+            "than 0 for 2 times",
+        ),
         ({"stop": "loss", "patience": 50}, 4, "epochs"),
         ({"stop": "loss"}, 4, "epochs"),
     ],

@@ -60,7 +60,11 @@ OLD: list[tuple[Any, str, str]] = [
 
 
 def meaning(made: tuple[list[Any], list[Any]]) -> list[tuple[str, dict[str, Any]]]:
-    return [(type(each).__name__, vars(each)) for each in (*made[0], *made[1])]
+    """The class and the public attributes: how a direction became known means nothing."""
+    return [
+        (type(each).__name__, {k: v for k, v in vars(each).items() if k[0] != "_"})
+        for each in (*made[0], *made[1])
+    ]
 
 
 def options(stop: Any = (), patience: Any = None, target: Any = ()) -> Any:
@@ -105,7 +109,7 @@ def test_names_and_numbers() -> None:
     stops, targets = stops_of(["val_loss", EarlyStopping("a", 9)], None, ["b>1", " c <= 1e-2 "])
     assert [(s.metric, s.patience, s.mode) for s in stops] == [
         ("val_loss", 5, "min"),
-        ("a", 9, "max"),
+        ("a", 9, None),  # as the metric says
     ]
     assert [(t.metric, t.value, t.mode) for t in targets] == [("b", 1.0, "max"), ("c", 0.01, "min")]
 

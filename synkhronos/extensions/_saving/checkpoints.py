@@ -50,6 +50,7 @@ from synkhronos.extensions._apart.points import Point
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._saving.named_variables import Saved, check_array, named_variables
 from synkhronos.extensions._saving.random_streams import fetch_states, rebuild, set_states
+from synkhronos.extensions._saving.stored_arrays import original, storable
 from synkhronos.extensions._step.training_function import TrainingFunction
 
 FORMAT = 1
@@ -167,6 +168,11 @@ class Checkpoints(ProcessBound):
         """
         return [step for _, step, _ in self._listed()]
 
+    def saved(self) -> dict[int, dict[str, Any]]:
+        """The keywords of `save` by step, in the order of saving, of all that can be read."""
+        places = [place for serial, _, place in self._listed() if serial is not None]
+        return {body["step"]: body["meta"] for body in map(_read_meta, places)}
+
     def save(self, step: int | Point, **meta: object) -> Path:
         """Write a checkpoint; it replaces one of the same step.
 
@@ -240,7 +246,7 @@ class Checkpoints(ProcessBound):
         }
         _make(self.folder)
         with self._alone():
-            place = self._write(step, {n: _storable(a) for n, a in arrays.items()}, body)
+            place = self._write(step, {n: storable(a) for n, a in arrays.items()}, body)
             self._prune()
         self._under_way = True
         return place
@@ -484,7 +490,7 @@ class Checkpoints(ProcessBound):
             if _digest(path) != body["blake2b"]:
                 raise _damaged(place, f"the checksum of {_ARRAYS} is not the one in {_META}")
             found = self._files.load_file(path)
-            return {n: _original(found[n], *body["values"][n]) for n in self._values}
+            return {n: original(found[n], *body["values"][n]) for n in self._values}
         except (OSError, self._error, KeyError, ValueError, TypeError) as exc:
             raise _damaged(place, f"{_ARRAYS}: {exc}") from exc
 
@@ -742,21 +748,6 @@ def _make(folder: Path) -> None:
         _make(folder.parent)
         folder.mkdir(exist_ok=True)
         files.sync(folder.parent)
-
-
-def _storable(value: np.ndarray) -> np.ndarray:
-    """In C order, which safetensors 0.8.0 assumes (its issue 825); complex numbers as pairs."""
-    found = np.asarray(value, order="C")  # np.ascontiguousarray would make 0-d values 1-d
-    if found.dtype.kind == "c":
-        half = np.dtype(f"f{found.dtype.itemsize // 2}")
-        found = found.reshape(-1).view(half).reshape(*found.shape, 2)
-    return found
-
-
-def _original(stored: np.ndarray, dtype: str, shape: Sequence[int]) -> np.ndarray:
-    if stored.dtype.name != dtype:
-        stored = stored.reshape(-1).view(dtype)
-    return stored.reshape(tuple(shape))
 
 
 def _names(found: Iterable[str]) -> str:

@@ -34,7 +34,7 @@ from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import files
 from synkhronos._host.environment import environment
 from synkhronos._host.secrets import HIDDEN, is_telling, without_secrets, words_without_secrets
-from synkhronos.training._record.run_folder import LOCK, METRICS, RUN
+from synkhronos.training._record.run_folder import CHECKPOINTS, LOCK, METRICS, RUN
 from synkhronos.training._record.scalars import plain
 
 FORMAT = 1
@@ -125,7 +125,7 @@ class Recorder:
     @property
     def checkpoints(self) -> Path:
         """The folder for checkpoints; the first one makes it."""
-        return self.folder / "ckpt"
+        return self.folder / CHECKPOINTS
 
     @property
     def logs(self) -> Path:

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeGuard
 
 from synkhronos._host.files import read_bytes, read_text, reading
 
-RUN, METRICS, LOCK = "run.json", "metrics.jsonl", ".lock"
+RUN, METRICS, LOCK, CHECKPOINTS = "run.json", "metrics.jsonl", ".lock", "ckpt"
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _LARGEST = 1 << 1000
 _MOST_PROCESSES = 1 << 22  # Linux's PID_MAX_LIMIT

@@ -27,6 +27,7 @@ from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError, ReductionWarning
 from synkhronos._warnings import refusing
 from synkhronos.nn import without_augmentation
+from synkhronos.training._directions import Mode, usual_mode
 from synkhronos.training._run.feeds import Feed
 from synkhronos.training._run.shapes import check_network, check_rows, shapes_of
 from synkhronos.training.metrics import Metric
@@ -110,6 +111,14 @@ class Evaluation:
                 on_unused_input="ignore",
                 **{"name": "evaluation", **options},
             )
+
+    @property
+    def modes(self) -> dict[str, Mode | None]:
+        """The directions of the metrics: their own, or what their names say."""
+        return {
+            name: (metric.mode if isinstance(metric, Metric) else None) or usual_mode(name)
+            for name, metric in self._metrics.items()
+        }
 
     def __call__(self, *data: object) -> dict[str, object]:
         """Evaluate the metrics over all rows of Data or arrays, in one call.

@@ -8,10 +8,15 @@ These rules hold here:
   after an exception too, so a further run goes on there: no row is left out or used twice.
 * A loop over batches is never left without `restore`. Leaving it ends its epoch, and the rows that
   are left would be lost.
-* At the end of an epoch the order is: settle, validate, history, callbacks, record, next epoch,
+* At the end of an epoch the order is: settle, validate, record, history, callbacks, next epoch,
   checkpoint. The checkpoint has to be last: a resumed run then begins the next epoch, and tells
   nobody of this one again. `settle` has to be first: before it, members that train apart have
   values of their own.
+* An epoch ends once. After an exception of a callback the next epoch has begun; a further run first
+  tells the callbacks that were not told, and saves.
+* Callbacks are checked before the folder is opened, so a mistake leaves no run there.
+* Why a run has ended is asked of the callbacks' states at each start. So one that has stopped early
+  stays ended, and goes on if the callback is given more patience, or left out.
 * The recorder checks the folder before each checkpoint. A checkpoint must never go to the folder
   of another run.
 * After a value was torn the run goes back to the latest checkpoint once for each step. A step that
@@ -24,6 +29,7 @@ These rules hold here:
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -37,9 +43,11 @@ from synkhronos._errors import InputError, StateTorn, WorkerError
 from synkhronos._transport.words.worker_output import logged
 from synkhronos.extensions._saving.checkpoints import Checkpoints
 from synkhronos.extensions._step.made import Made
+from synkhronos.training._directions import Mode, usual_mode
 from synkhronos.training._record.exporters import exported
 from synkhronos.training._record.history import History
 from synkhronos.training._record.recorder import Recorder
+from synkhronos.training._record.run_folder import CHECKPOINTS
 from synkhronos.training._record.warning_lines import kept_warnings
 from synkhronos.training._run.events import Event, RunControl
 from synkhronos.training._run.feeds import Feed
@@ -50,6 +58,9 @@ from synkhronos.training._run.progress import Progress
 from synkhronos.training._run.signals import Signals
 from synkhronos.training._run.state import RunState
 from synkhronos.training._run.step_clock import StepClock
+from synkhronos.training.optimizers import skips_in
+
+log = logging.getLogger("synkhronos")
 
 _RECORD_SECONDS = 1.0  # between two lines of steps in the record
 
@@ -98,7 +109,8 @@ class Loop:
         self._checkpoints: Checkpoints | None = None
         self._recorder: Recorder | None = None
         self._phases: PhaseTimes | None = None
-        self._states: Mapping[str, object] = {}  # of callbacks, from a checkpoint
+        self._states: Mapping[str, object] | None = None  # of callbacks, from a checkpoint
+        self._watched: dict[str, Mode] = {}  # by callbacks
         self._torn_at = -1  # the step after which values were half written
         self._clock = StepClock(self._shows.aside)
         self._compiles = False  # the next step
@@ -118,6 +130,7 @@ class Loop:
         """A context with the run's folder, if it has one; values are restored if asked."""
         if not (resume is None or resume == "auto" or is_integer(resume)):
             raise InputError(f'fit: resume={shown(resume)}: use "auto", a step, or None')
+        self._watched = self._subscribers.check(self._state.token, self._modes())
         with contextlib.ExitStack() as stack:
             stack.callback(self._shows.console.close)
             if self._options.folder is not None:
@@ -129,6 +142,12 @@ class Loop:
     def _open(self, folder: Path, resume: str | int | None, stack: contextlib.ExitStack) -> None:
         goes_on = resume is not None or self._position.step > 0
         batches, train = self._feed.batches, self._train
+        place = folder / CHECKPOINTS
+        self._checkpoints = Checkpoints(place, train, batches, self._options.keep)
+        restores = resume is not None and not self._position.step
+        step = int(resume) if is_integer(resume) else None
+        if restores and step is not None:
+            self._check_step(step)
         config = {**self._options.config, "epochs": self._due.epochs, "batch": batches.size}
         config |= {"rows": batches.n, "seed": batches.seed, "members": train.size}
         self._recorder = stack.enter_context(Recorder(folder, config, resume=goes_on))
@@ -136,12 +155,22 @@ class Loop:
         stack.enter_context(kept_warnings(self._record_warning))
         for to in self._options.export:
             stack.enter_context(exported(folder, to))
-        place = self._recorder.checkpoints
-        self._checkpoints = Checkpoints(place, train, batches, self._options.keep)
-        if resume is not None and not self._position.step:
-            self._restore(None if resume == "auto" else int(resume))
+        if restores:
+            self._restore(step)
         elif goes_on:
             self._checkpoints.adopt()
+
+    def _check_step(self, step: int) -> None:
+        """Raise unless there is a checkpoint of a step."""
+        assert self._checkpoints is not None
+        there = self._checkpoints.steps()
+        if step not in there:
+            steps = f"there are those of {', '.join(map(str, there))}" if there else "there is none"
+            raise InputError(
+                f"fit: resume={step}: there is no checkpoint of step {step} in "
+                f'{self._checkpoints.folder}; {steps}: give one of these steps, or resume="auto" '
+                "for the latest one"
+            )
 
     def _restore(self, step: int | None) -> None:
         """Go back to the checkpoint of a step; None: to the latest one, if there is one."""
@@ -162,6 +191,7 @@ class Loop:
         training = found["training"]
         self._position.restore(training["position"])
         self._states = training["callbacks"]
+        self._state.saved = True
         self._state.history = History.of(training["history"])
         self._recorder.resumed(self._position.step)
 
@@ -171,14 +201,21 @@ class Loop:
         state.reason, state.completed = "", False
         state.history.repeatable = self._train.repeatable
         by_member = self._train.counts_batches_by == "member"
-        self._shows.begin(self._options.folder, by_member)
+        self._shows.begin(self._options.folder, by_member, self._watched)
         self._guard = Guard(self._train, self._options.skips, self._options.folder)
         if self._recorder is not None:
             self._phases = PhaseTimes(self._train, self._feed, position)
         with self._signals:
-            self._tell("start", {"columns": self._columns()})
-            self._subscribers.restore(self._states)
+            modes = self._modes()
+            started = self._event("start", {"columns": list(modes), "modes": modes})
+            self._subscribers.tell_start(started)
+            self._restore_callbacks()
+            for reason in self._subscribers.why_ended():
+                state.stop(reason)
             try:
+                self._subscribers.tell_rest()
+                if not state.saved:
+                    self._save()
                 while position.epoch < self._due.epochs and not self._ending():
                     if not self._steps_made():
                         self._try_steps()
@@ -191,13 +228,24 @@ class Loop:
             self.say(f'step {position.step} is saved: resume="auto" goes on from it')
         self._signals.act()
 
-    def _columns(self) -> list[str]:
-        """The names of the values of an epoch."""
+    def _modes(self) -> dict[str, Mode | None]:
+        """The names of the values of an epoch, and whether lower or higher ones are better."""
         parts = getattr(self._train, "names", ())
         names = ["loss", *(f"loss_{part}" for part in parts), "rows", "seconds"]
-        if self._validated is not None:
-            names += [f"val_{name}" for name in self._state.metrics]
-        return names + ["skipped"] * self._guard.counts
+        found = {name: usual_mode(name) for name in names}
+        if self._validated is not None and self._state.evaluation is not None:
+            modes = self._state.evaluation.modes
+            found |= {f"val_{name}": mode for name, mode in modes.items()}
+        if self._options.skips and skips_in(self._train.state):
+            found["skipped"] = None
+        return found
+
+    def _restore_callbacks(self) -> None:
+        """Give the callbacks the states of the checkpoint, if the run goes on from one."""
+        if self._states is not None:
+            for text in self._subscribers.restore(self._states):
+                log.warning("fit: %s", text)
+            self._states = None
 
     def _name_the_end(self) -> None:
         """Say why the run ends."""
@@ -228,7 +276,7 @@ class Loop:
             self._torn_at = self._position.step
             self.say("a failure left values half written: back to the latest checkpoint")
             self._restore(None)
-            self._subscribers.restore(self._states)
+            self._restore_callbacks()
 
     def _is_torn(self) -> bool:
         """Whether a value is half written."""
@@ -307,22 +355,29 @@ class Loop:
         values: dict[str, Any] = {**position.losses, "rows": position.rows}
         values["seconds"] = position.seconds
         last = position.epoch + 1 >= self._due.epochs
+        if self._guard.counts:
+            values["skipped"] = self._guard.skipped
+        ended = []
         if self._validated is not None and (last or (position.epoch + 1) % self._due.validate == 0):
             with self._group.span("validate"):
                 found = self._state.evaluate(self._validated)
             validated = {f"val_{name}": value for name, value in found.items()}
-            self._tell("validated", validated)
             self._record("validated", **validated)
+            ended.append(self._event("validated", validated))
             values |= validated
-        if self._guard.counts:
-            values["skipped"] = self._guard.skipped
-        numbers = {name: value for name, value in values.items() if not np.ndim(value)}
-        # counted as in the line that is shown
-        self._state.history.append(epoch=position.epoch + 1, step=position.step, **numbers)
-        self._tell("epoch", values)
+        ended.append(self._event("epoch", values))
         self._record("epoch", **values, **({} if self._phases is None else self._phases.epoch()))
         self._shows.epoch(values)
-        position.next_epoch()
+        numbers = {name: value for name, value in values.items() if not np.ndim(value)}
+        try:
+            # counted as in the line that is shown
+            self._state.history.append(epoch=position.epoch + 1, step=position.step, **numbers)
+            self._state.saved = self._checkpoints is None
+            for event in ended:
+                self._subscribers.post(event)
+            self._subscribers.tell_rest()
+        finally:
+            position.next_epoch()
         self._save()
 
     def _save(self) -> None:
@@ -338,6 +393,7 @@ class Loop:
         }
         with self._group.span("save"):
             path = self._checkpoints.save(self._position.step, training=training)
+        self._state.saved = True
         self._record("saved", path=str(path))
         self._recorder.sync()
         self._tell("saved", {"path": path})
@@ -348,15 +404,17 @@ class Loop:
         self._record("end", reason=reason)
         if self._recorder is not None:
             self._recorder.sync()
-        self._tell("end", {"reason": reason})
+        self._subscribers.tell_end(self._event("end", {"reason": reason}))
         if self._state.completed:
             self._shows.end(reason)
 
     def _tell(self, kind: str, values: Mapping[str, object]) -> None:
         if self._subscribers.wants(kind):
-            position, seconds = self._position, time.monotonic() - self._began
-            event = Event(kind, self._trainer, position.step, position.epoch, values, seconds)
-            self._subscribers.tell(event)
+            self._subscribers.tell(self._event(kind, values))
+
+    def _event(self, kind: str, values: Mapping[str, object]) -> Event:
+        position, seconds = self._position, time.monotonic() - self._began
+        return Event(kind, self._trainer, position.step, position.epoch, values, seconds)
 
     def _record_warning(self, what: str, text: str) -> None:
         self._record("warning", what=what, text=text)

@@ -13,6 +13,7 @@ import numpy as np
 from synkhronos._api.report import Report
 from synkhronos._errors import InputError
 from synkhronos.extensions._step.training_function import TrainingFunction
+from synkhronos.training._directions import WORDS, Mode
 from synkhronos.training._record.console import Console
 from synkhronos.training._run.feeds import Feed
 from synkhronos.training._run.position import Position
@@ -53,8 +54,8 @@ class Progress:
         self._compiling: float | None = None
         self._began = time.monotonic()
 
-    def begin(self, folder: Path | None, apart: bool) -> None:
-        """Say what is trained, by whom, on what."""
+    def begin(self, folder: Path | None, apart: bool, watched: Mapping[str, Mode]) -> None:
+        """Say what is trained, by whom, on what, and which values callbacks look for."""
         train, batches, step = self._train, self._feed.batches, self._position.step
         weights = sum(int(np.prod(np.shape(p.get_value(borrow=True)))) for p in train.params)
         state = sum(np.asarray(v.get_value(borrow=True)).nbytes for v in train.state)
@@ -70,6 +71,9 @@ class Progress:
         if step:
             parts.append(f"resumed at step {step:,}")
         self.console.banner([" | ".join(parts)])
+        if watched:
+            each = (f"{name}: {WORDS[mode]} is better" for name, mode in watched.items())
+            self.console.line(", ".join(each))
         if not train.compiled:
             self.console.line(f"compiling {train.name} ...")
             self._compiling = time.monotonic()
@@ -127,8 +131,8 @@ class Progress:
         """Say why the run has ended, where its time went, and what would make it faster."""
         text = f"ended after {self._position.step:,} steps: {reason}"
         if self._position.step == self._first:
-            made = f"; {self._position.epoch} epochs were made before, and epochs= counts them"
-            self.console.line(text + made * (reason == "epochs"))
+            made = f"; {self._position.epoch} epochs were made before"
+            self.console.line(text + made + ", and epochs= counts them" * (reason == "epochs"))
             return
         with contextlib.suppress(InputError):  # no step was measured
             report = self._report()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field
 
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.training._record.history import History
 from synkhronos.training._run.evaluation import Evaluation
-from synkhronos.training._run.events import Subscribers
 from synkhronos.training._run.feeds import Feed
 from synkhronos.training._run.position import Position
+from synkhronos.training._run.subscribers import Subscribers
 
 
 @dataclass
@@ -30,6 +31,12 @@ class RunState:
         Why the run ends; empty while it goes on, and after an exception.
     completed : bool
         Whether the run has ended by `stop` or after all epochs.
+    saved : bool
+        Whether a checkpoint has the latest end of an epoch.
+    token : str
+        What no other run has.
+    claims : dict
+        Whose the folders are that callbacks have in the run's folder, by their names.
     """
 
     train: TrainingFunction
@@ -39,6 +46,9 @@ class RunState:
     history: History = field(default_factory=History)
     reason: str = ""
     completed: bool = False
+    saved: bool = True
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    claims: dict[str, object] = field(default_factory=dict)
 
     @property
     def metrics(self) -> list[str]:

@@ -16,7 +16,7 @@ from synkhronos.cli._new.translation.translation import (
     parsed,
 )
 from synkhronos.cli._numbers import count
-from synkhronos.training.callbacks import is_lower_better
+from synkhronos.training._directions import usual_mode
 
 PROGRAMS = ("MPIDriver.py", "TrainingDriver.py", "MPIGDriver.py")
 _RATES = {"sgd": 0.01, "rmsprop": 0.001, "adam": 0.001, "adadelta": 1.0}  # theirs, if none is given
@@ -336,7 +336,7 @@ def _ends(out: Translation, old: argparse.Namespace) -> None:
 def _stop(out: Translation, metric: str, sign: str, patience: int) -> None:
     comment = "Values have the prefix val_. Early stopping never came before."
     mode = "min" if sign.endswith("<") else "max"
-    usual = mode == ("min" if is_lower_better(metric) else "max")
+    usual = mode == usual_mode(metric)
     if usual and not sign.startswith("~"):
         out.set("stop", metric, comment)
         out.set("patience", patience)

@@ -16,7 +16,7 @@ from synkhronos.cli._new.translation.translation import (
     truth,
 )
 from synkhronos.cli._numbers import count, numbers
-from synkhronos.training.callbacks import is_lower_better
+from synkhronos.training._directions import usual_mode
 
 PROGRAMS = ("pydtnn_benchmark", "pydtnn_benchmark.py", "benchmarks_CNN.py")
 _NAMES = {
@@ -363,7 +363,7 @@ def _watchers(out: Translation, old: argparse.Namespace, wanted: list[str]) -> N
         out.set("best.restore", True, "Early stopping gave the best weights back.")
     if "stop_at_loss" in wanted:
         metric = _watched(out, old.stop_at_loss_metric)
-        sign = "<=" if is_lower_better(metric) else ">="
+        sign = ">=" if usual_mode(metric) == "max" else "<="
         out.set("target", f"{metric} {sign} {float(old.stop_at_loss_threshold)!r}")
     if "model_checkpoint" in wanted:
         metric = _watched(out, old.model_checkpoint_metric)
