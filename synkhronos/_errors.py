@@ -11,8 +11,8 @@
         GroupClosed                       the group has ended, or belongs to another process
         StartFailed(OSError)              too few processes, descriptors or bytes for a group
         GroupTimeout(TimeoutError)        members did not answer in time
-      WorkerError                         a member raised (see the cause); the group goes on
-      WorkerDied                          a member died; the group is closed or restarted
+      WorkerError(RuntimeError)           a member raised (see the cause); the group goes on
+      WorkerDied(RuntimeError)            a member died; the group is closed or restarted
       StateTorn                           a failure left a value half written
       CheckpointError                     a checkpoint is damaged, or has another format
       SourceError                         rows cannot be read, or are not what they were said to be
@@ -180,7 +180,7 @@ class RemoteTraceback(Exception):
     __str__ = SynkhronosError.__str__
 
 
-class WorkerError(SynkhronosError):
+class WorkerError(SynkhronosError, RuntimeError):
     """A member raised; the group goes on.
 
     Attributes
@@ -267,7 +267,7 @@ def _worker_error(
     return error
 
 
-class WorkerDied(SynkhronosError):
+class WorkerDied(SynkhronosError, RuntimeError):
     """A member died; the group has been closed cleanly, or its workers were restarted.
 
     Attributes

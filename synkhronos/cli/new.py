@@ -39,6 +39,16 @@ KINDS = {
     "slurm": {"slurm.sh": "slurm.sh"},
 }
 SYSTEMS = ("mpidriver", "tmlauncher", "pydtnn")
+# what else people call them, and what to give then
+_MEANT = {
+    **dict.fromkeys(("mpi_learn", "mpi-learn", "nnlo"), "mpidriver"),
+    **dict.fromkeys(("theano-mpi", "theano_mpi", "theanompi"), "tmlauncher"),
+}
+_BY_HAND = {
+    "platoon": "its programs have no options to translate: the page Port from Theano-MPI, Platoon "
+    "or mpi_learn has the lines that replace a worker and its controller",
+    "synkhronos": "scripts of 2017 run as they are: see the page Porting from Synkhronos 2017",
+}
 NEXT = {
     "function": "python {0}",
     "train": "synk train {0}",
@@ -58,7 +68,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help=f"{', '.join(KINDS)}, and where to write; with --from, after --, the old line",
     )
-    add("--from", dest="system", choices=SYSTEMS, help="translate a line of this system")
+    add(
+        "--from",
+        dest="system",
+        type=_system,
+        metavar=f"{{{','.join(SYSTEMS)}}}",
+        help="translate a line of this system",
+    )
     add(
         "--to",
         metavar="FOLDER",
@@ -66,6 +82,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "ends in /, or a file",
     )
     add("--force", action="store_true", help="replace files that exist")
+
+
+def _system(text: str) -> str:
+    """The name of an old system, as a type of an argument."""
+    if text in SYSTEMS:
+        return text
+    name = text.lower()
+    if name in _BY_HAND:
+        raise argparse.ArgumentTypeError(f"{text}: {_BY_HAND[name]}")
+    meant = _MEANT.get(name)
+    hint = f"; {text} is {meant}" if meant else ""
+    raise argparse.ArgumentTypeError(f"{text}: choose from {', '.join(SYSTEMS)}{hint}")
 
 
 def run(options: argparse.Namespace) -> int:

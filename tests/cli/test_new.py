@@ -98,7 +98,42 @@ def test_a_folder_as_second_word(empty: Path, capsys: Captured) -> None:
         ([], "asked for nothing: give one of function, train, gan, pymc, slurm, or --from"),
         (["nurse"], "asked for nurse: give one of"),
         (["gan", "train"], "asked for gan train: give one of"),
-        (["--from", "keras", "--", "x"], "argument --from: invalid choice: 'keras'"),
+        (["--from", "keras", "--", "x"], "argument --from: keras: choose from mpidriver, tml"),
+        (
+            ["--from", "mpi_learn", "--", "x"],
+            "mpi_learn: choose from mpidriver, tmlauncher, pydtnn;",
+        ),
+        (["--from", "NNLO", "--", "x"], "; NNLO is mpidriver"),
+        (["--from", "theano-mpi", "--", "x"], "; theano-mpi is tmlauncher"),
+        (["--from", "platoon", "--", "x"], "platoon: its programs have no options to translate"),
+        (
+            ["--from", "mpidriver", "--", "python", "BuildModel.py", "mnist"],
+            "BuildModel.py is not MPIDriver.py or TrainingDriver.py or MPIGDriver.py, of which",
+        ),
+        (
+            ["--from", "mpidriver", "--", "./OptimizationDriver.py", "--example", "mnist"],
+            "it searched for hyperparameters, as `synk search` does",
+        ),
+        (
+            ["--from", "mpidriver", "--", "mpirun", "-np", "2", "-x", "A", "other.py", "t", "v"],
+            "other.py is not MPIDriver.py",
+        ),
+        (
+            ["--from", "pydtnn", "--", "python", "datasets/ImageNet_converter.py"],
+            "it wrote the archives that --dataset=imagenet reads",
+        ),
+        (["--from", "pydtnn", "--", "python3", "-m", "other"], "python3 is not pydtnn_benchmark"),
+        (["--from", "tmlauncher", "--", "sh", "session.sh"], "session.sh is not tmlauncher"),
+        (["--from", "pydtnn", "--", "synk", "train"], "synk is not pydtnn_benchmark"),
+        (
+            ["--from", "pydtnn", "--", "--optimizer=Adm"],
+            "--optimizer adm: not known; there were sgd, sgdmomentum, rmsprop, adam, nadam, "
+            "oktopk; did you mean adam?",
+        ),
+        (
+            ["--from", "mpidriver", "--", "m", "t", "v", "--worker-optimizer", "rmsprp"],
+            "--worker-optimizer rmsprp: not known; there were sgd, rmsprop",
+        ),
         (["--from", "mpidriver"], "--from mpidriver: give the old line after --"),
         (["--from", "mpidriver", "--", "a"], "the old line of MPIDriver.py: the following argum"),
         (

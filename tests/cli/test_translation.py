@@ -14,7 +14,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from configs import place as place
-from digits_files import hdf5_lists, mnist_files
+from digits_files import cifar_files, hdf5_lists, imagenet_archives, mnist_files
 from modes import FAST
 from selection import thorough
 from user_scripts import ended
@@ -443,14 +443,15 @@ def test_each_option_of_pydtnn_is_known_or_named(place: Path, capsys: Captured) 
         "pydtnn_benchmark --optimizer oktopk --metrics categorical_hinge --validation_split 0.2 "
         "--lr_schedulers warm_up,reduce_lr_on_plateau,other --flip_images True --nonsense 3 "
         "--enable_best_of True --tracing True --evaluate=False --profile False "
-        "--threads_per_process 4 --density 0.1"
+        "--threads_per_process 4 --density 0.1 --tau 8"
     )
-    _, _, left = translated(capsys, "pydtnn", line)
+    found, _, left = translated(capsys, "pydtnn", line)
     assert [text.partition(":")[0] for text in left] == [
         *("--validation_split 0.2", "--flip_images", "--metrics categorical_hinge"),
-        *("--optimizer oktopk", "--lr_schedulers other", "--lr_schedulers warm_up"),
-        *("--enable_best_of", "--tracing", "--threads_per_process", "--density", "--nonsense 3"),
+        *("--lr_schedulers other", "--lr_schedulers warm_up", "--enable_best_of", "--tracing"),
+        *("--threads_per_process", "--tau", "--nonsense 3"),
     ]
+    assert found["exchange"] == {"name": "TopK", "density": 0.1}
 
 
 def part_of(table: dict[str, Any], key: str) -> Any:
@@ -605,10 +606,56 @@ TESTED = [f"d/{part}-ubyte" for part in ("t10k-images-idx3", "t10k-labels-idx1")
             ["--loss_func binary_cross_entropy", "--metrics regression_mse"],
         ),
         (
-            "pydtnn_benchmark --model resnet34_imagenet --dataset imagenet "
-            "--dataset_train_path i --lr_schedulers=",
-            {"model": "synkhronos.zoo:resnet", "data.train": "i/train.list"},
-            ["--dataset imagenet"],
+            "pydtnn_benchmark --model resnet34_imagenet --dataset imagenet --dataset_train_path i "
+            "--dataset_test_path j --test_as_validation=True --flip_images=True "
+            "--lr_schedulers stop_at_loss --stop_at_loss_metric=val_categorical_accuracy "
+            "--stop_at_loss_threshold=70.0",
+            {
+                "model": "synkhronos.zoo:resnet",
+                "model_arguments": {
+                    "depth": 34,
+                    "size": 227,
+                    "augment": {"size": 224, "flip": True, "mean": [123.68, 116.779, 103.939]},
+                },
+                "data": {
+                    "train": "i",
+                    "validation": "j",
+                    "format": "npz",
+                    "arrays": ["x", "y"],
+                    "layout": "NCHW",
+                    "first_label": 1,
+                },
+                "target": "val_accuracy >= 0.7",
+            },
+            ["--model resnet34_imagenet"],
+        ),
+        (
+            "pydtnn_benchmark --model alexnet_imagenet --dataset imagenet --dataset_train_path i "
+            "--validation_split 0.2 --lr_schedulers=reduce_lr_on_plateau",
+            {
+                "model_arguments.size": 227,
+                "model_arguments.augment": {"mean": [123.68, 116.779, 103.939]},
+                "data.split": 0.2,
+                "plateau.metric": "val_loss",
+            },
+            ["--model alexnet_imagenet"],
+        ),
+        (
+            "pydtnn_benchmark --model vgg11_imagenet --dataset imagenet --use_synthetic_data=True "
+            "--lr_schedulers=",
+            {"data.train": "synthetic:224x224x3,classes=10,n=60000"},
+            [],
+        ),
+        (
+            f"pydtnn_benchmark {FILES} --dataset cifar10 --model alexnet_cifar10 "
+            "--test_as_validation=True --lr_schedulers=",
+            {"model": "synkhronos.zoo:cnn", "model_arguments.augment.mean": [125.3, 123.0, 113.9]},
+            [],
+        ),
+        (
+            "benchmarks_CNN.py --model=simplecnn",
+            {"model_arguments": {"padded": False, "dropout": 0.0}},
+            [],
         ),
     ],
 )
@@ -675,6 +722,10 @@ def train_rows():
 def validation_rows():
     return sources.known("digits").validation
 """
+CIFAR = (
+    "--dataset=cifar10 --dataset_train_path=cifar-10-batches-bin --test_as_validation=True "
+    "--dataset_test_path=cifar-10-batches-bin"
+)
 OLD_FILES = "--dataset=mnist --dataset_train_path=datasets/mnist --dataset_test_path=datasets/mnist"
 
 
@@ -733,6 +784,68 @@ OLD_FILES = "--dataset=mnist --dataset_train_path=datasets/mnist --dataset_test_
                 [],
                 0.88,
             ),
+            # that of version 1.0's README, on 2 processes
+            (
+                "pydtnn",
+                f"mpirun -np 2 python3 -u benchmarks_CNN.py --model=simplecnn {OLD_FILES} "
+                "--batch_size=16 --validation_split=0.2 --num_epochs=10 --optimizer=Adam "
+                "--learning_rate=0.01 --loss_func=categorical_accuracy,categorical_cross_entropy "
+                "--parallel=data --dtype=float32 --evaluate",
+                [],
+                0.8,
+            ),
+            # its scripts for MNIST, CIFAR-10 and ImageNet
+            (
+                "pydtnn",
+                f"pydtnn_benchmark --model=simplemlp {OLD_FILES} --test_as_validation=True "
+                "--batch_size=64 --validation_split=0.2 --steps_per_epoch=0 --num_epochs=8 "
+                "--optimizer=sgd --learning_rate=0.1 --momentum=0.0 --lr_schedulers= "
+                "--metrics=categorical_accuracy --parallel=sequential --dtype=float32",
+                ["model_arguments.hidden=[64]"],
+                0.85,
+            ),
+            (
+                "pydtnn",
+                f"pydtnn_benchmark --model=alexnet_cifar10 {CIFAR} --batch_size=64 --num_epochs=8 "
+                "--evaluate=True --optimizer=sgd --learning_rate=0.01 --momentum=0.9 "
+                "--metrics=categorical_accuracy --dtype=float32 "
+                "--lr_schedulers=early_stopping,reduce_lr_on_plateau "
+                "--early_stopping_metric=val_categorical_cross_entropy",
+                ["model_arguments.blocks=[[8], [16], [16, 16]]", "model_arguments.units=[64, 64]"],
+                0.8,
+            ),
+            (
+                "pydtnn",
+                f"pydtnn_benchmark --model=simplecnn --dtype=float32 {CIFAR} --optimizer=adam "
+                "--learning_rate=0.002 --num_epochs=3",
+                [],
+                0.85,
+            ),
+            (
+                "pydtnn",
+                f"pydtnn_benchmark --model=vgg16_cifar10 {CIFAR} --flip_images=False "
+                "--crop_images=False --batch_size=32 --num_epochs=10 --optimizer=sgd "
+                "--nesterov=False --learning_rate=0.01 --decay=1e-4 --momentum=0.9 "
+                "--lr_schedulers=warm_up,reduce_lr_on_plateau --warm_up_epochs=5 "
+                "--reduce_lr_on_plateau_patience=15 --stop_at_loss_threshold=70.0",
+                ["model_arguments.depth=11", "model_arguments.width=8", "model_arguments.units=32"],
+                0.6,
+            ),
+            (
+                "pydtnn",
+                "mpirun -np 2 pydtnn_benchmark --model=resnet18_imagenet --dataset=imagenet "
+                "--dataset_train_path=imagenet/train --dataset_test_path=imagenet/validation "
+                "--test_as_validation=True --flip_images=False --batch_size=25 --num_epochs=4 "
+                "--optimizer=sgd --learning_rate=0.02 --momentum=0.9 --parallel=data "
+                "--lr_schedulers=warm_up,stop_at_loss --warm_up_epochs=1 "
+                "--stop_at_loss_metric=val_categorical_accuracy --stop_at_loss_threshold=97.0",
+                [
+                    *("model_arguments.blocks=[1, 1]", "model_arguments.width=16"),
+                    *("model_arguments.size=19", "model_arguments.augment.size=16"),
+                    "model_arguments.classes=10",
+                ],
+                0.85,
+            ),
             (
                 "mpidriver",
                 "mpirun -n 3 python MPIDriver.py m.json train_mnist.list test_mnist.list "
@@ -760,6 +873,20 @@ OLD_FILES = "--dataset=mnist --dataset_train_path=datasets/mnist --dataset_test_
                 ["metrics=['accuracy']", "member_batch=20", "epochs=10"],
                 0.85,
             ),
+            *(
+                (
+                    "tmlauncher",
+                    f"tmlauncher -file=digits -class=Mine -cfg=devices.cfg {rule}",
+                    ["metrics=['accuracy']", f"{rows}=20", "epochs=10"],
+                    0.85,
+                )
+                for rule, rows in (
+                    ("-r=GOSGD", "member_batch"),
+                    ("-r=BSP -bsp_sync_type=avg", "batch"),
+                    ("-r=BSP -bsp_sync_type=swap", "batch"),
+                    ("-r=BSP -bsp_exch_strategy=nccl16", "batch"),
+                )
+            ),
         ),
     ],
 )
@@ -772,8 +899,11 @@ def test_documented_lines_train_on_the_digits(
     cfg = "MODELFILE=digits\nMODELCLASS=Mine\nDEVICES=cuda0,cuda1\n"
     (place / "launch_session.cfg").write_text(f"RULE=BSP\n{cfg}")
     (place / "easgd.cfg").write_text(f"RULE=EASGD\n{cfg}")
+    (place / "devices.cfg").write_text("DEVICES=cuda0,cuda1\n")
     if system == "pydtnn":
         mnist_files(place / "datasets" / "mnist")
+        cifar_files(place / "cifar-10-batches-bin")
+        imagenet_archives(place / "imagenet")
     elif system == "mpidriver":
         hdf5_lists(place)
     translated(capsys, system, line)

@@ -41,6 +41,7 @@ def check(start: str, *kinds: str) -> None:
 def check_error(error: BaseException, group: synk.Group, kind: str, ranks: tuple[int, ...]) -> None:
     """Who, where, and of the class that it was of."""
     assert isinstance(error, synk.WorkerError)
+    assert isinstance(error, RuntimeError)  # as in 2017
     assert error.rank == ranks[0]
     assert error.ranks == ranks
     assert error.pid == group.channel.pid(ranks[0])

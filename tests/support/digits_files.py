@@ -18,6 +18,32 @@ def mnist_files(folder: Path) -> None:
         _write_idx(folder / f"{name}-labels-idx1-ubyte", labels.astype("u1"))
 
 
+def cifar_files(folder: Path) -> None:
+    """Six files of records, as those of CIFAR-10: a label, and 3 x 32 x 32 bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, (images, labels) in zip(("train", "test"), images_of_digits(24), strict=True):
+        pixels = np.pad(images[..., 0] * 255, [(0, 0), (4, 4), (4, 4)]).astype("u1")
+        colours = np.repeat(pixels.reshape(len(pixels), 1, -1), 3, axis=1)
+        records = np.column_stack([labels.astype("u1"), colours.reshape(len(pixels), -1)])
+        names = (
+            [f"data_batch_{i}.bin" for i in range(1, 6)] if part == "train" else ["test_batch.bin"]
+        )
+        for name, some in zip(names, np.array_split(records, len(names)), strict=True):
+            (folder / name).write_bytes(some.tobytes())
+
+
+def imagenet_archives(folder: Path) -> None:
+    """Folders of archives, as PyDTNN's: bytes (rows, 3, 19, 19), labels (rows, 1) from 1."""
+    for part, (images, labels) in zip(("train", "validation"), images_of_digits(16), strict=True):
+        (folder / part).mkdir(parents=True)
+        pixels = np.pad(images[..., 0] * 255, [(0, 0), (1, 2), (1, 2)]).astype("u1")
+        pixels = np.repeat(pixels[:, None], 3, axis=1)
+        for i, rows in enumerate(np.array_split(np.arange(len(labels)), 4)):
+            np.savez_compressed(
+                folder / part / f"{part}-{i:05}-00004", x=pixels[rows], y=1 + labels[rows, None]
+            )
+
+
 def hdf5_lists(folder: Path) -> None:
     """Lists of HDF5 files, as mpi_learn's: images (8, 8, 1), and labels one-hot, as float32."""
     h5py = pytest.importorskip("h5py", reason="h5py is not installed")

@@ -588,6 +588,35 @@ def test_the_last_rows_may_be_for_validation(place: Path) -> None:
         stored.split((X[:3],), 0.1)
 
 
+def test_a_folder_of_images_by_channel_with_labels_from_one(place: Path) -> None:
+    """As archives of PyDTNN have them: (rows, channels, height, width), and labels (rows, 1)."""
+    images = np.arange(6 * 3 * 2 * 4, dtype="u1").reshape(6, 3, 2, 4)
+    labels = np.array([[1], [5], [2], [3], [1], [5]])
+    (place / "i").mkdir()
+    for k in (0, 1):
+        rows = slice(3 * k, 3 * k + 3)
+        np.savez_compressed(place / "i" / f"train-{k:05}-01024", x=images[rows], y=labels[rows])
+    text = 'data={ train = "i", format = "npz", arrays = ["x", "y"], layout = "NCHW", classes = 5 }'
+    x, y = pt.tensor("x", dtype="uint8", shape=(None, 2, 4, 3)), pt.ivector("y")
+    for memory in ("data.memory=true", "data.memory=false"):
+        values = [text, "data.first_label=1", memory]
+        found = stored.rows_of(config.read(place / "config.toml", values), "train", [x, y])
+        assert [(v.shape, v.dtype) for v in found] == [((6, 2, 4, 3), "uint8"), ((6,), "int32")]
+        some = np.array([4, 1, 2])
+        np.testing.assert_array_equal(found[0][some], np.moveaxis(images, 1, -1)[some])
+        assert found[1][some].tolist() == [0, 4, 1]
+    for values, message in (
+        (["data.first_label=2"], "a label is 1, and the first class 2"),
+        (["data.first_label=1", "data.classes=4"], "a label is 5, and the first class 1"),
+    ):
+        given = config.read(place / "config.toml", [text, "data.memory=true", *values])
+        with pytest.raises(synk.SourceError, match=message):
+            stored.rows_of(given, "train", [x, y])
+    given = config.read(place / "config.toml", [text, "data.arrays=['y', 'y']"])
+    with pytest.raises(synk.InputError, match=r'data.layout: "NCHW" is for images'):
+        stored.rows_of(given, "train", [x, y])
+
+
 def test_rows_get_a_shape_and_a_scale(place: Path) -> None:
     """The first input only; sources stay sources."""
     pixels = np.arange(5 * 4 * 6, dtype="u1").reshape(5, 4, 6)

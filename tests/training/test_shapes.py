@@ -53,6 +53,13 @@ def test_labels_for_each_class() -> None:
         shapes.check_rows([source], [pt.lvector("y")], "fit")
 
 
+def test_a_source_of_float64_for_float32() -> None:
+    """As columns of CSV are; numpy says that float64 equals None."""
+    source, x = Source(np.zeros((N, 2))), pt.fmatrix("x")
+    with pytest.raises(synk.InputTypeError, match=r'rows\[:\]\.astype\("float32"\)'):
+        shapes.check_rows([source], [x], "fit")
+
+
 def net(**declared: Any) -> tuple[Any, Any, Any]:
     x = pt.tensor("x", dtype="float64", shape=(None, declared.get("columns")))
     w = pytensor.shared(np.zeros((4, 1)), name="w")

@@ -13,10 +13,11 @@ These rules hold here:
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,13 @@ def rows_of(config: Config, key: str, inputs: Sequence[Variable]) -> tuple[objec
             f"{path}: {shown(given)} gives {len(found)} arrays, and the network has the inputs "
             f"{names}: give one for each"
         )
-    found = (_turned(found[0], config.data, inputs[0]), *found[1:])
+    images, *others = found
+    if config.data.layout == "NCHW":
+        images = _channels_last(images)
+    found = (_turned(images, config.data, inputs[0]), *others)
+    if config.data.first_label:
+        found = (*found[:-1], _from_zero(found[-1], config.data))
+    found = (*found[:-1], _flat_labels(found[-1], inputs[-1]))
     if config.data.memory:
         found = tuple(map(_in_memory, found))
     return tuple(_fitted(rows, variable) for rows, variable in zip(found, inputs, strict=True))
@@ -124,6 +131,8 @@ class SourceView:
         The shape of a row. Default: that of the source.
     scale : float, optional
         Values are divided by it.
+    change : callable, optional
+        Makes the rows of those of the source, before all else.
     """
 
     def __init__(
@@ -135,8 +144,10 @@ class SourceView:
         stop: int | None = None,
         row: Sequence[int] | None = None,
         scale: float | None = None,
+        change: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
         self._source = source
+        self._change = change
         self._start = start
         self._scale = scale
         last = len(source) if stop is None else stop
@@ -157,6 +168,8 @@ class SourceView:
         except SourceError as exc:
             exc.lost = tuple(row - self._start for row in exc.lost)
             raise
+        if self._change is not None:
+            found = self._change(found)
         found = found.astype(self.dtype, copy=False)
         if self._scale is not None:
             found = found / self.dtype.type(self._scale)
@@ -196,6 +209,46 @@ def _turned(rows: Any, data: Data, variable: Any) -> object:
         found = rows.reshape((len(rows), *row))
         return found if data.scale is None else found.astype(dtype) / dtype.type(data.scale)
     return SourceView(rows, dtype, row=row, scale=data.scale)
+
+
+def _channels_last(rows: Any) -> object:
+    """Images (rows, channels, height, width) with the channels at the end."""
+    if len(rows.shape) != 4:
+        raise InputError(
+            f'data.layout: "NCHW" is for images, and rows have the shape {list(rows.shape[1:])}'
+        )
+    if isinstance(rows, np.ndarray):
+        return np.ascontiguousarray(_moved(rows))
+    _, channels, height, width = rows.shape
+    return SourceView(rows, row=(height, width, channels), change=_moved)
+
+
+def _moved(images: np.ndarray) -> np.ndarray:
+    return np.moveaxis(images, -3, -1)
+
+
+def _from_zero(labels: Any, data: Data) -> object:
+    """Labels that begin at another number."""
+    classes = data.classes if isinstance(data.classes, int) else None
+    change = functools.partial(_less, data.first_label, classes)
+    if isinstance(labels, np.ndarray):
+        return change(labels)
+    return SourceView(labels, change=change)
+
+
+def _less(first: int, classes: int | None, labels: np.ndarray) -> np.ndarray:
+    last = np.inf if classes is None else first + classes - 1
+    wrong = labels[(labels < first) | (labels > last)]
+    if wrong.size:
+        raise SourceError(f"data.first_label: a label is {wrong[0]}, and the first class {first}")
+    return labels - labels.dtype.type(first)
+
+
+def _flat_labels(labels: Any, variable: Any) -> object:
+    """Labels (rows, 1) as (rows,), for an input that is a vector."""
+    if labels.shape[1:] != (1,) or variable.type.ndim != 1:
+        return labels
+    return labels.reshape(-1) if isinstance(labels, np.ndarray) else SourceView(labels, row=())
 
 
 def _in_memory(rows: Any) -> np.ndarray:
@@ -260,14 +313,14 @@ def _files(
             raise InputError(f"found {shown(given)}, give one folder with a subfolder for a class")
         return _images(data, base, paths, key)
     last = len(inputs) - 1  # the labels
+    classes = None if data.first_label else data.classes  # else `_from_zero` compares
     if kind in ("npy", "idx") or (kind == "zarr" and data.arrays is None):
         each = [paths] if isinstance(paths, str) else paths
         if kind != "zarr":
             options["cache"] = cache
         reader: Any = getattr(sources, kind)
         return tuple(
-            reader(p, **options, classes=data.classes if i == last else None)
-            for i, p in enumerate(each)
+            reader(p, **options, classes=classes if i == last else None) for i, p in enumerate(each)
         )
     if kind == "cifar10":
         options.pop("check")
@@ -283,7 +336,7 @@ def _files(
     flat = _flat(paths)
     found = []
     for i, name in enumerate(data.arrays):
-        options["classes"] = data.classes if i == last else None
+        options["classes"] = classes if i == last else None
         if kind in ("parquet", "csv"):
             found.append(_columns(data, kind, flat, name, cache=cache, **options))
         elif not isinstance(name, str):

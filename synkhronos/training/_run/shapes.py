@@ -61,10 +61,12 @@ def check_rows(given: Sequence[object], inputs: Sequence[Variable], what: str) -
                 f"{_text(wanted)}: {_cure(found, wanted, kind.dtype)}"
             )
         dtype = getattr(value, "dtype", None)
-        if not isinstance(value, np.ndarray) and dtype not in (None, np.dtype(kind.dtype)):
+        # None has the dtype float64, as numpy compares
+        given = not isinstance(value, np.ndarray) and dtype is not None
+        if given and dtype != np.dtype(kind.dtype):
             raise InputTypeError(
                 f"{what}: rows for {variable} are {dtype}, and {variable} takes {kind.dtype}: give "
-                "rows of this dtype"
+                f'an array, rows[:].astype("{kind.dtype}"), or make the input {dtype}'
             )
 
 

@@ -13,7 +13,7 @@ A *source* has a length, a `shape` and a `dtype`, and gives rows for an array of
 
 `npy`, `hdf5`, `npz`, `zarr`, `parquet`, `csv`, `idx`
     Arrays or columns in files. Paths are one, several, or a file that ends in ``.list`` and has
-    one path on each line. For `parquet` and `csv`, a folder stands for the files in it.
+    one path on each line. For `npz`, `parquet` and `csv`, a folder stands for the files in it.
 `images`
     A folder with a subfolder for each class, or a list of paths and labels.
 `cifar10`

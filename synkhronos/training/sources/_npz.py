@@ -6,7 +6,7 @@ import math
 import os
 import zipfile
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class Npz(Format):
     array: str
 
     name = "npz"
+    endings: ClassVar[tuple[str, ...]] = (".npz",)
 
     def describe(self, path: str) -> Described:
         with zipfile.ZipFile(path) as archive, archive.open(self._member(archive)) as file:

@@ -13,13 +13,23 @@ from synkhronos.cli._new.translation.translation import (
     OldParser,
     Translation,
     divided,
+    known,
     parsed,
 )
 from synkhronos.cli._numbers import count
 from synkhronos.training._directions import usual_mode
 
 PROGRAMS = ("MPIDriver.py", "TrainingDriver.py", "MPIGDriver.py")
-_RATES = {"sgd": 0.01, "rmsprop": 0.001, "adam": 0.001, "adadelta": 1.0}  # theirs, if none is given
+_OTHERS = {
+    "BuildModel.py": "it wrote the old models; synkhronos.zoo has networks, and from_keras reads "
+    "a model.json",
+    "OptimizationDriver.py": "it searched for hyperparameters, as `synk search` does",
+    "mpiLAPI.py": "translate the MPIDriver.py line that it ran",
+}
+_RATES = {  # theirs, if none is given
+    **{"sgd": 0.01, "rmsprop": 0.001, "adam": 0.001, "adadelta": 1.0},
+    **{"adagrad": 0.01, "adamax": 0.002, "nadam": 0.002},
+}
 _NAMES = {"lr": "rate", "beta_1": "beta1", "beta_2": "beta2"}
 _METRICS = {"acc": "accuracy", "categorical_accuracy": "accuracy", "binary_accuracy": "accuracy"}
 # options without a counterpart: what serves instead
@@ -53,7 +63,7 @@ def translate(out: Translation, line: list[str]) -> None:
     InputError
         The old program would have refused it.
     """
-    launcher, program, words = divided(line, PROGRAMS)
+    launcher, program, words = divided(line, PROGRAMS, _OTHERS, takes_words=True)
     parser = OldParser(program)
     newer = program == "TrainingDriver.py"
     _arguments(parser, newer)
@@ -195,7 +205,7 @@ def _data(out: Translation, old: argparse.Namespace) -> None:
 
 def _rule(out: Translation, old: argparse.Namespace, workers: int | None) -> None:
     given = _parameters(old.worker_optimizer_params)
-    inner = _optimizer(out, old.worker_optimizer, given)
+    inner = _optimizer(out, "--worker-optimizer", old.worker_optimizer, given)
     rows = f"--batch {old.batch} was for each worker; so is member_batch."
     out.set("member_batch", old.batch, rows)
     if old.mode == "easgd":
@@ -226,7 +236,7 @@ def _rule(out: Translation, old: argparse.Namespace, workers: int | None) -> Non
     elif old.synchronous:
         _synchronous(out, old, workers, inner)
     else:
-        centre = _optimizer(out, old.optimizer, {})
+        centre = _optimizer(out, "--optimizer", old.optimizer, {})
         rule = {"name": "Downpour", "period": old.sync_every, "centre": centre}
         out.set(
             "rule",
@@ -247,7 +257,7 @@ def _synchronous(
     if old.sync_every == 1:
         out.set(
             "optimizer",
-            _optimizer(out, old.optimizer, {}),
+            _optimizer(out, "--optimizer", old.optimizer, {}),
             f"--synchronous: a step takes the mean of the gradients of all members. {text}",
         )
         return
@@ -277,14 +287,14 @@ def _parameters(text: str) -> dict[str, object]:
     return found
 
 
-def _optimizer(out: Translation, name: str, given: dict[str, object]) -> dict[str, object]:
+def _optimizer(
+    out: Translation, option: str, name: str, given: dict[str, object]
+) -> dict[str, object]:
     """The optimizer of a name, of which some had the framework's at their end."""
     plain = name.lower()
     for end in ("torch", "tf"):
         plain = plain.removesuffix(end)
-    if plain not in _RATES:
-        out.leave(f"optimizer {name}", "not known; adam is in its place")
-        plain = "adam"
+    known(option, plain, _RATES)
     made = {"name": plain, "rate": 1.0 if plain == "sgd" and not given else _RATES[plain]}
     for key, value in given.items():
         if key == "momentum" and plain == "sgd":

@@ -6,12 +6,13 @@ import argparse
 from typing import Any
 
 from synkhronos.cli._new.translation.pydtnn_data import Rows, set_rows
-from synkhronos.cli._new.translation.pydtnn_models import network_of
+from synkhronos.cli._new.translation.pydtnn_models import SEEN, STORED, network_of
 from synkhronos.cli._new.translation.translation import (
     NET,
     OldParser,
     Translation,
     divided,
+    known,
     parsed,
     truth,
 )
@@ -30,7 +31,10 @@ _NAMES = {
     "loss": "loss",
     "accuracy": "accuracy",
 }
-_OPTIMIZERS = ("sgd", "sgdmomentum", "rmsprop", "adam", "nadam")
+_OTHERS = {
+    "ImageNet_converter.py": "it wrote the archives that --dataset=imagenet reads, as they are",
+}
+_OPTIMIZERS = ("sgd", "sgdmomentum", "rmsprop", "adam", "nadam", "oktopk")
 _TRUTHS = {
     "learning_rate_scaling": True,
     "nesterov": False,
@@ -46,7 +50,7 @@ _FUSED = "PyTensor fuses by itself"
 _NCCL = "NCCL moves arrays between GPUs"
 _TRACE = "see `synk trace`, `synk top` and the option trace"
 _ADVICE = "`synk.advise` measures and predicts"
-_DENSE = "gradients are not made sparse"
+_EXACT = "the largest elements are found exactly in each step"
 # options without a counterpart: their default, and what serves instead
 _NEEDLESS: dict[str, tuple[Any, str]] = {
     "shared_storage": (False, "it had no effect"),
@@ -81,9 +85,8 @@ _NEEDLESS: dict[str, tuple[Any, str]] = {
     "network_bw": ("1e9", _ADVICE),
     "network_lat": ("0.5e-6", _ADVICE),
     "network_alg": ("vdg", _ADVICE),
-    "tau": ("None", _DENSE),
-    "tau_prime": ("None", _DENSE),
-    "density": ("None", _DENSE),
+    "tau": ("64", _EXACT),
+    "tau_prime": ("32", _EXACT),
     "steps_per_epoch": ("0", "an epoch has all rows; name fewer files"),
 }
 
@@ -96,7 +99,7 @@ def translate(out: Translation, line: list[str]) -> None:
     InputError
         The old program would have refused it.
     """
-    launcher, program, words = divided(line, PROGRAMS)
+    launcher, program, words = divided(line, PROGRAMS, _OTHERS)
     parser = OldParser(program)
     _arguments(parser)
     old, unknown = parsed(parser, words)
@@ -151,6 +154,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     ):
         add(f"--{name}", type=int, default=default)
     add("--learning_rate", type=numbers(above=0), default=0.01)
+    add("--density", type=numbers(above=0, most=1), default=0.01)
     add("--validation_split", type=numbers(least=0, below=1), default=0.0)
     for name, number in (
         *(("momentum", 0.9), ("decay", 0.0), ("epsilon", 1e-7)),
@@ -218,18 +222,26 @@ def _model(out: Translation, old: argparse.Namespace, rows: Rows) -> bool:
     )
     if loss != "categorical_cross_entropy":
         out.leave(f"--loss_func {loss}", "networks of the zoo have the categorical one")
-    if name == "alexnet":
-        out.leave("--model alexnet", "that of the zoo has fewer filters")
-    arguments |= _pixels(out, old, rows, images=name != "mlp")
+    if name in _DIFFERENT:
+        out.leave(f"--model {old.model}", f"that of the zoo {_DIFFERENT[name]}")
+    arguments |= _pixels(out, old, rows, name)
     if arguments:
         out.set("model_arguments", arguments)
     return False
 
 
-def _pixels(
-    out: Translation, old: argparse.Namespace, rows: Rows, images: bool
-) -> dict[str, object]:
+_LARGE_IMAGES = "begins with filters of 7 x 7 pixels and a pooling, as in the paper"
+_DIFFERENT = {
+    "alexnet": "has fewer filters",
+    "resnet": _LARGE_IMAGES,
+    "densenet": _LARGE_IMAGES,
+    "cifar_resnet": "has shortcuts without weights, and no layer of 64 units before the scores",
+}
+
+
+def _pixels(out: Translation, old: argparse.Namespace, rows: Rows, name: str) -> dict[str, object]:
     """How pixels are normalised and moved: in the network, or by the scale of the data."""
+    images = name != "mlp"
     flips = bool(old.flip_images and images and rows.pixels)
     if old.flip_images and not flips:
         out.leave(
@@ -242,6 +254,8 @@ def _pixels(
         return {}
     if flips or (images and "mean" in rows.pixels):
         moved = {**({"flip": True} if flips else {}), **rows.pixels}
+        if old.dataset == "imagenet" and name != "alexnet":
+            return {"size": STORED, "augment": {"size": SEEN, **moved}}
         return {"augment": moved}
     out.set("data.scale", 255)
     if "mean" in rows.pixels:
@@ -281,7 +295,7 @@ def _metrics(out: Translation, old: argparse.Namespace, own: bool) -> None:
 
 
 def _optimizer(out: Translation, old: argparse.Namespace, members: int) -> None:
-    name = old.optimizer.lower()
+    name = known("--optimizer", old.optimizer.lower(), _OPTIMIZERS)
     rate, texts = old.learning_rate, []
     old.divisor = 1
     adaptive = name in ("rmsprop", "adam", "nadam")
@@ -318,8 +332,8 @@ def _optimizer(out: Translation, old: argparse.Namespace, members: int) -> None:
         if name == "nadam":
             texts.append("Its Nadam left out one factor beta1.")
     else:
-        out.leave(f"--optimizer {old.optimizer}", "not known; momentum is in its place")
-        made |= {"name": "momentum", "momentum": old.momentum}
+        made["name"] = "sgd"
+        out.set("exchange", {"name": "TopK", "density": old.density}, "Between nodes only.")
     if old.decay and old.first:
         out.leave(
             f"--decay {old.decay:g}",
@@ -364,7 +378,10 @@ def _watchers(out: Translation, old: argparse.Namespace, wanted: list[str]) -> N
     if "stop_at_loss" in wanted:
         metric = _watched(out, old.stop_at_loss_metric)
         sign = ">=" if usual_mode(metric) == "max" else "<="
-        out.set("target", f"{metric} {sign} {float(old.stop_at_loss_threshold)!r}")
+        number, text = old.stop_at_loss_threshold, ""
+        if metric.endswith("accuracy") and number > 1:
+            number, text = number / 100, f"--stop_at_loss_threshold {number:g}: of 100."
+        out.set("target", f"{metric} {sign} {float(number)!r}", text)
     if "model_checkpoint" in wanted:
         metric = _watched(out, old.model_checkpoint_metric)
         if out.table.get("best", {}).get("metric", metric) != metric:
@@ -404,7 +421,7 @@ def _schedule(
     """A rate that follows the step; the old schedulers counted epochs."""
     if not wanted:
         return
-    if "plateau" in out.table or rows is None or old.optimizer.lower() not in _OPTIMIZERS:
+    if "plateau" in out.table or rows is None:
         why = "the rate follows the plateau" if "plateau" in out.table else "steps are not known"
         for name in wanted:
             out.leave(f"--lr_schedulers {name}", f"{why}: give optimizer.schedule, in steps")

@@ -6,11 +6,14 @@ import argparse
 import os
 from typing import NamedTuple
 
-from synkhronos.cli._new.translation.pydtnn_models import SHAPES
+from synkhronos.cli._new.translation.pydtnn_models import SEEN, SHAPES, STORED
 from synkhronos.cli._new.translation.translation import Translation
 
-_ENDINGS = (".npz", ".npy", ".h5", ".hdf5", ".hdf", ".zarr", ".parquet", ".pq", ".list")
-# of the training images of CIFAR-10: mean and standard deviation of red, green and blue
+_OTHER_ENDINGS = (".npy", ".h5", ".hdf5", ".hdf", ".zarr", ".parquet", ".pq", ".list")
+_ENDINGS = (".npz", *_OTHER_ENDINGS)
+_ARCHIVE = 1251  # images
+# mean red, green and blue of ImageNet; of the training images of CIFAR-10, also their deviations
+_COLOURS = [123.68, 116.779, 103.939]
 _MEAN, _SPREAD = [125.3, 123.0, 113.9], [63.0, 62.1, 66.7]
 
 
@@ -35,7 +38,8 @@ class Rows(NamedTuple):
 def set_rows(out: Translation, old: argparse.Namespace) -> Rows:
     """Set where the rows come from."""
     if old.use_synthetic_data:
-        shape = "x".join(map(str, SHAPES.get(old.dataset, (227, 227, 3))))
+        side = STORED if old.model.startswith("alexnet") else SEEN
+        shape = "x".join(map(str, SHAPES.get(old.dataset, (side, side, 3))))
         out.set(
             "data.train",
             f"synthetic:{shape},classes=10,n=60000",
@@ -46,6 +50,8 @@ def set_rows(out: Translation, old: argparse.Namespace) -> Rows:
     path = old.dataset_train_path
     if old.dataset == "mnist" and path is None:
         return _known(out, old)
+    if path is not None and old.dataset == "imagenet" and not path.endswith(_OTHER_ENDINGS):
+        return _imagenet(out, old)
     if path is None or path.endswith(_ENDINGS) or old.dataset not in SHAPES:
         return _named(out, old)
     train = _files(old.dataset, path, "train")
@@ -82,6 +88,29 @@ def _known(out: Translation, old: argparse.Namespace) -> Rows:
             "of known:mnist a sixth is for validation; files by --dataset_train_path are divided",
         )
     return Rows(50_000, True)
+
+
+def _imagenet(out: Translation, old: argparse.Namespace) -> Rows:
+    """Archives of ImageNet_converter.py: images by channel, and labels from 1."""
+    out.set(
+        "data.train",
+        out.path(old.dataset_train_path),
+        "All archives of a folder. Images of 227 pixels are cropped to 224, but for AlexNet: to "
+        "train at a random place, to validate in the middle, where the old program always did.",
+    )
+    out.set("data.format", "npz")
+    out.set("data.arrays", ["x", "y"])
+    out.set("data.layout", "NCHW")
+    out.set("data.first_label", 1)
+    test = None if old.dataset_test_path is None else out.path(old.dataset_test_path)
+    validated = _validation(out, old, test)
+    rows = None
+    if os.path.isdir(old.dataset_train_path):
+        files = [f for f in os.listdir(old.dataset_train_path) if f.endswith(".npz")]
+        rows = _ARCHIVE * len(files)
+        if old.validation_split and not old.test_as_validation:
+            rows -= int(rows * old.validation_split)
+    return Rows(rows, validated, {"mean": _COLOURS})
 
 
 def _named(out: Translation, old: argparse.Namespace) -> Rows:

@@ -7,6 +7,7 @@ import re
 Arguments = dict[str, object]
 
 SHAPES = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3)}  # of an image
+STORED, SEEN = 227, 224  # pixels of ImageNet's images in files, and in all models but AlexNet
 _SMALL_ALEXNET: Arguments = {
     "blocks": [[64], [192], [384, 256, 256]],
     "units": [4096, 4096],
@@ -58,7 +59,7 @@ def _network_of(model: str, dataset: str) -> tuple[str, Arguments] | None:
         sizes = {} if data == "mnist" else {"size": height, "channels": channels}
         return "cnn", {**_CNNS[name], **sizes}
     if name == "alexnet":
-        return "alexnet", {"size": 227}
+        return "alexnet", {"size": STORED}
     if match := re.fullmatch(r"(vgg|resnet|densenet)(\d+)", name):
         return _deep(match[1], int(match[2]), data)
     return None

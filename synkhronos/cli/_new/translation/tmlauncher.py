@@ -52,7 +52,7 @@ def translate(out: Translation, line: list[str]) -> None:
     InputError
         The old program would have refused it, or the file does more than to set values.
     """
-    launcher, program, words = divided(line, ("tmlauncher",))
+    launcher, program, words = divided(line, ("tmlauncher",), {})
     out.launch(launcher)
     parser = OldParser(program, add_help=False, allow_abbrev=False)
     _arguments(parser)

@@ -6,12 +6,12 @@ import argparse
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
-from synkhronos._checks import shown
+from synkhronos._checks import closest, shown
 from synkhronos._errors import InputError
 from synkhronos.training._config.toml import toml_of
 
@@ -101,21 +101,47 @@ def _wrapped(text: str) -> str:
     return "\n".join(lines)
 
 
-def divided(line: Sequence[str], programs: Sequence[str]) -> tuple[list[str], str, list[str]]:
+def divided(
+    line: Sequence[str],
+    programs: Sequence[str],
+    others: Mapping[str, str],
+    takes_words: bool = False,
+) -> tuple[list[str], str, list[str]]:
     """The launcher's words, the program's name, and its arguments.
 
-    The program is the first word whose last part is one of `programs`. Without one, all words are
-    arguments of the first of `programs`.
+    The program is the first word whose last part is one of `programs`. Without a program, all words
+    are arguments of the first of `programs`; `takes_words`: they may begin with another word than
+    an option. `others` says of other programs of the same system what serves instead.
+
+    Raises
+    ------
+    InputError
+        The line runs another program.
 
     >>> line = "mpirun -n 4 python a/MPIDriver.py --epochs 3".split()
-    >>> divided(line, ["MPIDriver.py"])
+    >>> divided(line, ["MPIDriver.py"], {})
     (['mpirun', '-n', '4', 'python'], 'MPIDriver.py', ['--epochs', '3'])
     """
     for i, word in enumerate(line):
         name = os.path.basename(word)
         if name in programs:
             return list(line[:i]), name, list(line[i + 1 :])
+    runs = line[0].endswith((".py", ".sh")) or _is_launcher(line[0])
+    runs = runs or not (takes_words or line[0].startswith("-"))
+    named = [name for word in line if (name := os.path.basename(word)) in others]
+    if runs or named:
+        scripts = (os.path.basename(word) for word in line if word.endswith((".py", ".sh")))
+        name = (named or [next(scripts, line[0])])[0]
+        instead = f": {others[name]}" if name in others else ""
+        raise InputError(
+            f"{name} is not {' or '.join(programs)}, of which lines are translated{instead}"
+        )
     return [], programs[0], list(line)
+
+
+def _is_launcher(word: str) -> bool:
+    program = os.path.basename(word)
+    return program in _LAUNCHERS or program.startswith("python")
 
 
 def launched(launcher: Sequence[str]) -> tuple[int | None, list[str]]:
@@ -135,7 +161,7 @@ def launched(launcher: Sequence[str]) -> tuple[int | None, list[str]]:
             continue
         elif name in _COUNTS and (value or after).isdecimal():
             count, taken = int(value or after), not value
-        elif program not in _LAUNCHERS and not program.startswith("python"):
+        elif not _is_launcher(word):
             rest.append(word)
     return count, rest
 
@@ -186,9 +212,25 @@ def parsed(parser: OldParser, words: Sequence[str]) -> tuple[argparse.Namespace,
     return found, left
 
 
+def known(option: str, name: str, names: Iterable[str]) -> str:
+    """A name that the old program knew.
+
+    Raises
+    ------
+    InputError
+        It did not know it.
+    """
+    names = list(names)
+    if name not in names:
+        meant = closest(name, names)
+        hint = f"; did you mean {meant}?" if meant else ""
+        raise InputError(f"{option} {name}: not known; there were {', '.join(names)}{hint}")
+    return name
+
+
 def truth(text: str) -> bool:
     """True or False, as old programs took them; other words, which were False, are refused."""
-    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if text.lower() not in known:
+    meanings = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if text.lower() not in meanings:
         raise argparse.ArgumentTypeError(f"found {shown(text)}, give True or False")
-    return known[text.lower()]
+    return meanings[text.lower()]
