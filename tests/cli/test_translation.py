@@ -806,12 +806,12 @@ OLD_FILES = "--dataset=mnist --dataset_train_path=datasets/mnist --dataset_test_
             ),
             (
                 "pydtnn",
-                f"pydtnn_benchmark --model=alexnet_cifar10 {CIFAR} --batch_size=64 --num_epochs=8 "
+                f"pydtnn_benchmark --model=alexnet_cifar10 {CIFAR} --batch_size=32 --num_epochs=8 "
                 "--evaluate=True --optimizer=sgd --learning_rate=0.01 --momentum=0.9 "
                 "--metrics=categorical_accuracy --dtype=float32 "
                 "--lr_schedulers=early_stopping,reduce_lr_on_plateau "
                 "--early_stopping_metric=val_categorical_cross_entropy",
-                ["model_arguments.blocks=[[8], [16], [16, 16]]", "model_arguments.units=[64, 64]"],
+                ["model_arguments.blocks=[[16], [32], [32]]", "model_arguments.units=[128]"],
                 0.8,
             ),
             (
@@ -823,13 +823,13 @@ OLD_FILES = "--dataset=mnist --dataset_train_path=datasets/mnist --dataset_test_
             ),
             (
                 "pydtnn",
-                f"pydtnn_benchmark --model=vgg16_cifar10 {CIFAR} --flip_images=False "
-                "--crop_images=False --batch_size=32 --num_epochs=10 --optimizer=sgd "
-                "--nesterov=False --learning_rate=0.01 --decay=1e-4 --momentum=0.9 "
-                "--lr_schedulers=warm_up,reduce_lr_on_plateau --warm_up_epochs=5 "
+                f"pydtnn_benchmark --model=vgg1 {CIFAR} --flip_images=False --crop_images=False "
+                "--batch_size=64 --num_epochs=4 --optimizer=sgd --nesterov=False "
+                "--learning_rate=0.01 --decay=1e-4 --momentum=0.9 "
+                "--lr_schedulers=warm_up,reduce_lr_on_plateau --warm_up_epochs=2 "
                 "--reduce_lr_on_plateau_patience=15 --stop_at_loss_threshold=70.0",
-                ["model_arguments.depth=11", "model_arguments.width=8", "model_arguments.units=32"],
-                0.6,
+                ["model_arguments.blocks=[[8, 8]]"],
+                0.85,
             ),
             (
                 "pydtnn",
