@@ -61,9 +61,9 @@ def check_rows(given: Sequence[object], inputs: Sequence[Variable], what: str) -
                 f"{_text(wanted)}: {_cure(found, wanted, kind.dtype)}"
             )
         dtype = getattr(value, "dtype", None)
-        # None has the dtype float64, as numpy compares
-        given = not isinstance(value, np.ndarray) and dtype is not None
-        if given and dtype != np.dtype(kind.dtype):
+        if isinstance(value, np.ndarray) or dtype is None:  # numpy says that None is float64
+            continue
+        if dtype != np.dtype(kind.dtype):
             raise InputTypeError(
                 f"{what}: rows for {variable} are {dtype}, and {variable} takes {kind.dtype}: give "
                 f'an array, rows[:].astype("{kind.dtype}"), or make the input {dtype}'
