@@ -6,14 +6,19 @@ import contextlib
 import math
 import mmap
 import os
+import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from synkhronos._checks import shown
 from synkhronos._transport.processes.slot_pipe import Pipe
 from synkhronos._transport.serialization import unpack_graph
 from synkhronos.search._trial import Trial
+
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 def main(task: dict[str, Any]) -> None:
@@ -32,10 +37,21 @@ def _run(pipe: Pipe, task: dict[str, Any]) -> None:
         if any(kind.__name__ == "TrialPruned" for kind in type(exc).__mro__):
             pipe.send({"pruned": True})
             return
-        text = "".join(traceback.format_exception(exc))
+        text = "".join(traceback.format_exception(exc.with_traceback(_of_the_objective(exc))))
         said = traceback.format_exception_only(exc)[-1].strip()
         pipe.send({"raised": said, "traceback": text})
-        raise
+        if not isinstance(exc, Exception):
+            raise
+        print(text, end="", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def _of_the_objective(exc: BaseException) -> TracebackType | None:
+    """The traceback from the user's own code on; None for an error that this package raises."""
+    found = exc.__traceback__
+    while found is not None and found.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        found = found.tb_next
+    return found
 
 
 def _objective(fd: int) -> Callable[[Trial], object]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from synkhronos._checks import check_integer, options_checked, or_none, shown
-from synkhronos._errors import BackendMissing, InputError, InputTypeError
+from synkhronos._errors import BackendMissing, InputError, InputTypeError, SynkhronosError
+from synkhronos._host import files
 from synkhronos._host.files import check_place
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ SQLITE = (".db", ".sqlite", ".sqlite3")
 JOURNAL = (".journal", ".jsonl", ".log")
 DIRECTIONS = ("minimize", "maximize")
 AGAIN_OF = "synkhronos:again_of"  # the attribute with the number of the trial that was lost
+_LOOKS, _LOOK_SECONDS = 5, 0.1  # at a journal whose last line is not whole
 _LOCKED_SECONDS = 60.0  # for which SQLite waits for another process that writes
 
 type Callback = Callable[[Study, FrozenTrial], object]
@@ -77,7 +81,7 @@ def open_study(
     Raises
     ------
     InputError, InputTypeError
-        An argument is not possible, or the study has other directions.
+        An argument is not possible, the study has other directions, or its file is damaged.
     BackendMissing
         Optuna is not installed.
 
@@ -99,21 +103,41 @@ def open_study(
         raise InputError(f'open_study: direction={shown(direction)}: "minimize" or "maximize"')
     seed = or_none(check_integer, "open_study: seed", seed, 0)
     library = optuna()
-    study = library.create_study(
-        study_name=name,
-        storage=_storage(storage),
-        directions=wanted,
-        load_if_exists=True,
-        pruner=_pruner(pruner),
-    )
+    with _named(storage):
+        study = library.create_study(
+            study_name=name,
+            storage=_storage(storage),
+            directions=wanted,
+            load_if_exists=True,
+            pruner=_pruner(pruner),
+        )
+        before = len(study.get_trials(deepcopy=False))
     found = [d.name.lower() for d in study.directions]
     if found != wanted:
         raise InputError(
             f"open_study: direction={shown(direction)}, and the study {name!r} of "
             f"{shown(storage)} has {', '.join(found)}: give these, or another name"
         )
-    study.sampler = _sampler(sampler, seed, len(study.get_trials(deepcopy=False)))
+    study.sampler = _sampler(sampler, seed, before)
     return study
+
+
+@contextlib.contextmanager
+def _named(storage: object) -> Iterator[None]:
+    """A context in which errors of a damaged file, of any library, have its name."""
+    try:
+        yield
+    except SynkhronosError:
+        raise
+    except Exception as exc:
+        if not isinstance(storage, str | os.PathLike) or "://" in os.fspath(storage):
+            raise
+        said = str(exc).partition("\n")[0]
+        raise InputError(
+            f"storage={os.fspath(storage)}: it cannot be read as a study of Optuna "
+            f"({type(exc).__name__}: {said}). Perhaps it was cut off, or is of another program: "
+            "give a whole copy or another file; of a journal, take out the lines that are not whole"
+        ) from exc
 
 
 def _storage(given: object) -> object:
@@ -134,6 +158,7 @@ def _storage(given: object) -> object:
         raise InputError(f"storage={shown(given)}: there is no folder {folder}: make it first")
     check_place(text)  # SQLite's own error does not say why it cannot write
     if suffix in JOURNAL:
+        _check_last_line(Path(text))
         backend = library.storages.journal.JournalFileBackend(text)
         return library.storages.JournalStorage(backend)
     from sqlalchemy.pool import NullPool
@@ -141,6 +166,18 @@ def _storage(given: object) -> object:
     # without a pool, no connection stays open between two writes
     options = {"poolclass": NullPool, "connect_args": {"timeout": _LOCKED_SECONDS}}
     return library.storages.RDBStorage(f"sqlite:///{Path(text).absolute()}", engine_kwargs=options)
+
+
+def _check_last_line(journal: Path) -> None:
+    """Raise if the last line of a journal has no end: the next one would be a part of it."""
+    for _ in range(_LOOKS):
+        if not journal.exists() or files.read_bytes(journal, most=None)[-1:] in (b"", b"\n"):
+            return
+        time.sleep(_LOOK_SECONDS)  # another machine may be writing it
+    raise InputError(
+        f"storage={journal}: its last line is not whole, as after a kill or a full disk: take "
+        "that line out. Its trial then counts as one that was not told"
+    )
 
 
 def _sampler(given: object, seed: int | None, before: int) -> object:

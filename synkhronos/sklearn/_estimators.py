@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from synkhronos._checks import closest, shown
+from synkhronos._checks import check_integer, closest, shown
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.group import current_or_temporary
 from synkhronos._errors import InputError, InputTypeError
@@ -78,6 +78,7 @@ class _SynkEstimator(BaseEstimator):  # type: ignore[misc]
     def _train(self, X: np.ndarray, y: np.ndarray, outputs: int) -> Self:
         """Train on checked rows, and keep the values of the parameters."""
         draw = check_random_state(self.random_state)
+        self._check_layers()
         net = self._made(X.shape[1], outputs, X.dtype.name, draw)
         x_type, y_type = (v.type.dtype for v in net.inputs)
         with current_or_temporary("fit", self.members):
@@ -96,6 +97,15 @@ class _SynkEstimator(BaseEstimator):  # type: ignore[misc]
         self._outputs = outputs
         self._compile(net)
         return self
+
+    def _check_layers(self) -> None:
+        name, layers = f"{type(self).__name__}: layers", self.layers
+        if not isinstance(layers, list | tuple | np.ndarray):
+            raise InputTypeError(
+                f"{name}={shown(layers)}: give the units of each hidden layer, as in (100,), or ()"
+            )
+        for number, units in enumerate(layers):
+            check_integer(f"{name}[{number}]", units, 1)
 
     def _rule(self) -> Callable[..., object]:
         if callable(self.optimizer):

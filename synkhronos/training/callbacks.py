@@ -10,8 +10,8 @@ These rules hold here:
   ended by a decision has still ended after a restart: `why_ended` says it from the state.
 * A value that is not a number is not better than any other. Nor is it the best one so far: values
   after it are compared with the best one before it.
-* `_run.watch` has the rules of all that look at a value: a callback belongs to one run, and its name
-  and its direction are checked before the first step.
+* `_run.watch` has the rules of all that look at a value: a callback belongs to one run, and its
+  name and its direction are checked before the first step.
 * `Best` changes variables only at the end of a completed run. After an exception or Ctrl-C they
   are those that the next `fit` goes on with.
 """

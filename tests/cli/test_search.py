@@ -109,7 +109,8 @@ def test_a_search_is_resumed_and_its_best_is_a_config(place: Path, capsys: Captu
 
 def test_no_trial_has_a_value(place: Path, capsys: Captured) -> None:
     """As when the metric does not exist, which only a run can tell."""
-    line = [*LINE, "batch~5,10", "--metric", "val_los", "--trials", "1", "--log-dir", "logs"]
+    line = [*LINE, "batch~5,10", "--metric", "val_los", "--direction", "minimize"]
+    line += ["--trials", "1", "--log-dir", "logs"]
     assert command_line.main(line) == 1
     err = capsys.readouterr().err
     assert "trial 0: fail  batch=" in err
@@ -122,6 +123,7 @@ def test_no_trial_has_a_value(place: Path, capsys: Captured) -> None:
     ("line", "message"),
     [
         (["batch=7"], "nothing to search: give a key and a range"),
+        (["batch~5,10", "--metric", "val_los"], "give --direction minimize or maximize"),
         (["batch~0..9"], "batch: found 0, give an integer of at least 1"),
         (["btach~1..9"], "btach: there is no such key; did you mean batch?"),
         (["batch~1..9", "batch~3,4"], "batch~: given twice"),

@@ -160,6 +160,39 @@ def test_a_traceback_of_the_last_failure() -> None:
     assert "in missing" in str(raised.value)
 
 
+def test_a_failed_trial_prints_the_users_error(tmp_path: Path) -> None:
+    """Not what calls the objective; nor where this package refuses what it has returned."""
+
+    def texts(trial: Trial) -> Any:
+        return missing(trial) if trial.number else "much"
+
+    with pytest.raises(synk.SynkhronosError, match="missing") as raised:
+        searched(texts, 9, failures=2, log_dir=tmp_path)
+    said, failed = ((tmp_path / f"trial-{n}.log").read_text() for n in (0, 1))
+    assert said == "TypeError: the objective has returned 'much': return a number\n"
+    for text in (failed, str(raised.value)):
+        _, begin, shown = text.partition("Traceback (most recent call last):\n")
+        assert begin
+        assert Path(synk.__file__).parent.name + "/search" not in shown
+        first, *_ = shown.splitlines()
+        assert first.endswith("in texts")
+        assert shown.rstrip().endswith("LookupError: missing")
+
+
+@pytest.mark.parametrize("name", ["a.journal", "a.db"])
+@pytest.mark.parametrize("how", ["cut", *thorough("another")])
+def test_a_damaged_study_is_named(tmp_path: Path, name: str, how: str) -> None:
+    path = tmp_path / name
+    study: Any = open_study("a", path)
+    study.add_trial(optuna.trial.create_trial(value=1.0))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) * 5 // 9] if how == "cut" else b"{\n" + bytes(9) + b"\n")
+    with pytest.raises(synk.InputError, match=rf"{name}: (its last line|it cannot be read as)"):
+        open_study("a", path)
+    if how == "cut":
+        assert path.read_bytes() == whole[: len(whole) * 5 // 9]
+
+
 def missing(trial: Trial) -> float:
     raise LookupError("missing")
 

@@ -188,3 +188,16 @@ def test_examples_of_docstrings(name: str) -> None:
 
 def test_public_names_say_the_package_that_users_import() -> None:
     check_public_names("synkhronos.sklearn")
+
+
+@pytest.mark.parametrize(
+    ("layers", "text"),
+    [
+        (5, "SynkRegressor: layers=5: give the units of each hidden layer"),
+        ((4, 0), r"SynkRegressor: layers\[1\]=0: give an integer of at least 1"),
+        ("ab", "SynkRegressor: layers='ab'"),
+    ],
+)
+def test_layers(layers: Any, text: str) -> None:
+    with pytest.raises((synk.InputError, synk.InputTypeError), match=text):
+        SynkRegressor(layers, members=1).fit(np.zeros((3, 2)), np.zeros(3))

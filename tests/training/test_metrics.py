@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from modes import FAST
 
 import synkhronos as synk
 from synkhronos.extensions import Batches
-from synkhronos.training import Evaluation, metrics
+from synkhronos.training import Evaluation, Metric, metrics
 from synkhronos.training._run.feeds import Feed
 
 RNG = np.random.default_rng(0)
@@ -151,3 +152,37 @@ def test_metrics_must_be_metrics(group2: synk.Group) -> None:
     for wrong in ({}, [p.mean()], {"a": 3}, {"a": (p, "avg", 1)}):
         with pytest.raises(synk.InputTypeError, match="metric"):
             Evaluation([p], wrong)  # type: ignore[arg-type]
+
+
+def correlation(n: int, means: Any, products: Any) -> Any:
+    assert n == len(TARGETS)
+    return products[0, 1] / np.sqrt(products[0, 0] * products[1, 1])
+
+
+def test_moments_of_large_values(group: synk.Group) -> None:
+    """The spread is 10^-8 of the mean: in one call, in slices, and in batches of any size."""
+    far, near = 1e8 + TARGETS, 1e8 + PREDICTED
+    r2, c = theirs.r2_score(TARGETS, PREDICTED), np.corrcoef(TARGETS, PREDICTED)[0, 1]
+    made = {"r2": metrics.r2(p, t), "c": Metric.of_moments([p, t], correlation)}
+    evaluate = Evaluation([p, t], made, mode=FAST)
+    found = [evaluate(near, far), evaluate._finished(evaluate._function(near, far, num_slices=3))]
+    for size in (1003, 100):
+        with contextlib.closing(Feed([near, far], Batches(1003, size, shuffle=False), [p, t])) as f:
+            found.append(evaluate.over(f))
+    for each in found:
+        assert each == pytest.approx({"r2": r2, "c": c}, rel=1e-7)
+
+
+def test_moments_of_few_rows(group2: synk.Group) -> None:
+    """Members without rows count for nothing; no rows at all, and columns that are no vectors."""
+    seen: list[Any] = []
+    keep = Metric.of_moments([p, t], lambda n, m, q: seen.append((n, m.tolist(), q.tolist())))
+    evaluate = Evaluation([p, t], {"all": keep}, mode=FAST)
+    evaluate(np.array([3.0]), np.array([5.0]))
+    evaluate(np.empty(0), np.empty(0))
+    zeros = [[0.0, 0.0], [0.0, 0.0]]
+    assert seen == [(1, [3.0, 5.0], zeros), (0, [0.0, 0.0], zeros)]
+    with pytest.raises(synk.InputTypeError, match="give a vector"):
+        Metric.of_moments([s], correlation)
+    with pytest.raises(synk.InputTypeError, match="give a list of vectors"):
+        Metric.of_moments(p, correlation)  # type: ignore[arg-type]

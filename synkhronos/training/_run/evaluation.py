@@ -43,6 +43,7 @@ _ADDED: dict[str | None, Any] = {
     "min": np.minimum,
     "max": np.maximum,
     "prod": np.multiply,
+    "gather": lambda before, now: np.concatenate([before, now]),  # of a `Metric` only
     None: lambda before, now: now,
 }
 
@@ -170,7 +171,8 @@ class Evaluation:
     def _check_many(self, modes: Sequence[object]) -> None:
         for name, mode in zip(self._owners(), modes, strict=True):
             named_none = mode is None and isinstance(self._metrics[name], tuple)
-            if mode not in _ADDED or named_none:
+            gathers = mode == "gather" and not isinstance(self._metrics[name], Metric)
+            if mode not in _ADDED or named_none or gathers:
                 raise InputError(
                     f"the metric {name!r} cannot be added up over several calls, and these data "
                     "are read in batches: make it a Metric, of sums over rows and a function of "
@@ -197,7 +199,7 @@ class Evaluation:
 
 def _outputs(name: str, metric: object) -> list[object]:
     if isinstance(metric, Metric):
-        return [(v, "sum") for v in metric.sums]
+        return [(v, metric.reduction) for v in metric.sums]
     if isinstance(metric, Variable) or (isinstance(metric, tuple) and len(metric) == 2):
         return [metric]
     raise InputTypeError(
