@@ -39,10 +39,9 @@ def _run(pipe: Pipe, task: dict[str, Any]) -> None:
             return
         text = "".join(traceback.format_exception(exc.with_traceback(_of_the_objective(exc))))
         said = traceback.format_exception_only(exc)[-1].strip()
+        sys.stderr.write(text)
+        sys.stderr.flush()  # the parent may end this process once it is told
         pipe.send({"raised": said, "traceback": text})
-        if not isinstance(exc, Exception):
-            raise
-        print(text, end="", file=sys.stderr)
         raise SystemExit(1) from None
 
 

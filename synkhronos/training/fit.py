@@ -36,6 +36,7 @@ from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.extensions.train import make_train_function
 from synkhronos.extensions.updates import rule_of
 from synkhronos.rules._base import Rule
+from synkhronos.training._descriptions import described
 from synkhronos.training._pairs.pair import Pair
 from synkhronos.training._run.augmentation import check_words
 from synkhronos.training._run.options import taken_by
@@ -292,7 +293,14 @@ def fit(
         "metrics": evaluated,
         "callbacks": [*checks, *callbacks, traced] if checks or trace else callbacks,
         "augment": net.augment,
-        "config": _kept(config, optimizer=whole, rule=rule, exchange=exchange, ema=ema),
+        "config": {
+            **{
+                "optimizer": described(optimizer),
+                "clip": None if clip is None else described(clip),
+            },
+            **{"rule": rule, "exchange": exchange, "ema": ema},
+            **(config or {}),  # the user's words
+        },
     }
     trainer = Trainer(train, **taken_by(Trainer, given))
     trainer.fit(**taken_by(trainer.fit, given))
@@ -307,14 +315,6 @@ def _tell_of_noise(metrics: Mapping[str, object], train: TrainFunction) -> None:
             "fit: val_loss is of the loss as it is trained, with its random numbers (dropout). Let "
             'the network have the one without them as a metric: Net(..., metrics={"loss": ...})'
         )
-
-
-def _kept(
-    config: Mapping[str, object] | None, optimizer: object, **others: object
-) -> dict[str, object]:
-    """What ``run.json`` keeps: the user's words go before those of `fit`."""
-    name = getattr(optimizer, "__name__", repr(optimizer))
-    return {"optimizer": name, **others, **(config or {})}
 
 
 def _check_together(

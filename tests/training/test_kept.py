@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import threading
 import time
@@ -14,12 +15,15 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor_ml import optim
 
 import synkhronos as synk
+from synkhronos.cli._report.summary import _flat, read_run
 from synkhronos.extensions import updates
 from synkhronos.extensions._rows.by_master import MasterLoop
 from synkhronos.rules import EASGD
-from synkhronos.training import Event, fit, read_metrics
+from synkhronos.training import Event, clipped, ema, fit, read_metrics, scheduled
+from synkhronos.training._descriptions import described
 from synkhronos.training._record.run_folder import read_starts
 from synkhronos.training._record.warning_lines import kept_warnings
 from synkhronos.training._run.phases import phases_of
@@ -75,6 +79,56 @@ def test_split_of_epochs(group2: synk.Group, tmp_path: Path) -> None:
         assert line["reading"] == 0
     [start] = read_starts(tmp_path / "run")
     assert (start["config"]["rows"], start["config"]["members"]) == (60, 2)
+    sgd = {"weight_decay": 0.0, "decoupled": False, "learning_rate": 0.1}
+    assert start["config"]["optimizer"] == {"name": "sgd", **sgd}
+    assert read_run(tmp_path / "run", 0, "run").config["optimizer.learning_rate"] == "0.1"
+
+
+HALF = np.float32(0.5)
+
+
+def mine(loss: Any, params: Any, rate: Any = HALF) -> Any:
+    return updates.sgd(loss, params, rate)
+
+
+class Called:
+    def __call__(self, loss: Any, params: Any, rate: float = 2.5) -> Any:
+        return updates.sgd(loss, params, rate)
+
+
+@pytest.mark.parametrize(
+    ("rule", "settings"),
+    [
+        (updates.adam, {"name": "adam", "learning_rate": 0.001}),
+        (
+            functools.partial(updates.sgd, learning_rate=pytensor.shared(0.25)),
+            {"name": "sgd", "learning_rate": 0.25},
+        ),
+        (
+            ema(scheduled(updates.adam, optim.linear_schedule(0.1, 30), beta1=0.8), 0.9),
+            {
+                **{"name": "ema", "decay": 0.9, "rule.name": "scheduled"},
+                **{"rule.rule.name": "adam", "rule.options.beta1": 0.8},
+                "rule.schedule.name": "linear_schedule",
+                **{"rule.schedule.learning_rate": 0.1, "rule.schedule.total_steps": 30},
+            },
+        ),
+        (clipped(updates.sgd, 0.5), {"name": "clipped", "limit": 0.5, "rule.name": "sgd"}),
+        (optim.adamw(1e-3), {"name": "adamw", "learning_rate": 0.001, "beta1": 0.9}),
+        (
+            optim.chain(optim.clip_by_global_norm(2.5), optim.adam(1e-3)),
+            {"name": "chain", "transforms[0].bound": 2.5, "transforms[1].learning_rate": 0.001},
+        ),
+        (mine, {"name": "mine", "rate": 0.5}),
+        (Called(), {"name": "Called", "rate": 2.5}),
+        (lambda loss, params: None, {"name": "<lambda>"}),
+    ],
+)
+def test_what_is_said_of_a_rule(rule: Any, settings: dict[str, Any]) -> None:
+    """Runs that differ in a setting differ in their record, in every form of a rule."""
+    text = json.dumps(described(rule))
+    found = dict(_flat("", json.loads(text)))
+    assert found == found | {key: str(value) for key, value in settings.items()}
 
 
 class Slow:
