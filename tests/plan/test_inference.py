@@ -282,6 +282,47 @@ LOSSES: dict[str, Variable] = {
     "ifelse": ifelse(k > 0, errors.mean(), abs(residual).mean()),
 }
 
+top, highest = x.max(axis=0, keepdims=True), x.max()
+finite = pt.switch(pt.isinf(top), 0, top)
+
+LOG_SUMS: dict[str, Variable] = {
+    **{f"logsumexp over {axis}": pt.logsumexp(t, axis=axis) for axis in (0, 1, -3, (0, 2), None)},
+    "logsumexp, kept": pt.logsumexp(x, axis=0, keepdims=True),
+    "logsumexp of time first": pt.logsumexp(t.dimshuffle(1, 0, 2), axis=1),
+    "logsumexp of flat sequences": pt.logsumexp(t.reshape((-1, t.shape[2])), axis=0),
+    "logsumexp of features first": pt.logsumexp(pt.logsumexp(x, axis=1)),
+    "log of sum of exp": pt.log(pt.exp(x).sum(axis=0)),
+    "log of sum of exp, kept": pt.log(pt.exp(x).sum(axis=0, keepdims=True)),
+    "log of sum of all exp": pt.log(pt.exp(x).sum()),
+    "log of mean of exp": pt.log(pt.exp(x).mean(axis=0)),
+    "by the maximum": pt.log(pt.exp(x - top).sum(axis=0)) + top[0],
+    "by the maximum, squeezed": top.squeeze(0) + pt.log(pt.exp(x - top).sum(axis=0)),
+    "by the maximum, kept": pt.log(pt.exp(x - top).sum(axis=0, keepdims=True)) + top,
+    "by the maximum, twice": (
+        pt.log(pt.exp(x - x.max(axis=0)).sum(axis=0)) + x.max(axis=0)  # two variables, one value
+    ),
+    "by the maximum of time first": (
+        pt.log(pt.exp(x.T - x.max(axis=0)[:, None]).sum(axis=1)) + x.max(axis=0)
+    ),
+    "by a finite maximum": (
+        (pt.log(pt.exp(x - finite).sum(axis=0, keepdims=True)) + finite).squeeze(0)
+    ),
+    "by the maximum of all": pt.log(pt.exp(x - highest).sum()) + highest,
+    "by another shift": pt.log(pt.exp(x - b1).sum(axis=0)) + b1,
+    "logmeanexp": pt.logsumexp(x, axis=0) - pt.log(x.shape[0]),
+    "logmeanexp by the maximum": pt.log(pt.exp(x - top).mean(axis=0)) + top[0],
+    "logmeanexp by the maximum, kept": pt.log(pt.exp(x - top).mean(axis=0, keepdims=True)) + top,
+    "logmeanexp of all": pt.log(pt.exp(t - t.max()).mean()) + t.max(),
+    "log-partition by a temperature": k * pt.logsumexp(x / k, axis=0),
+    "free energy": -(pt.log(pt.exp(-x - pt.max(-x, axis=0)).sum(axis=0)) + pt.max(-x, axis=0)),
+    "logsumexp + L2": pt.logsumexp(x @ w1) + l2,
+    "scaled by a logsumexp": (x * pt.logsumexp(x)).sum(axis=0),
+    "logsumexp of rows, averaged": pt.logsumexp(x, axis=1).mean(),
+    "shifted by another maximum": (
+        pt.log(pt.exp(x - x.max(axis=1, keepdims=True)).sum(axis=0)) + x.max(axis=0)
+    ),
+}
+
 number = x.shape[0].dimshuffle("x")
 
 shaped = pt.specify_shape(hidden.mean(axis=0) ** 2, 3)
@@ -321,6 +362,7 @@ FORMS: dict[str, Variable] = {
     "order of features": pt.argsort(x, axis=1),
     "cumulated features": pt.cumsum(x, axis=1),
     "median of features": pt.median(x, axis=1),
+    **LOG_SUMS,
     "features, some": x[:, 1:],
     "features, reversed": x[:, ::-1],
     "feature": x[:, 0],
@@ -418,6 +460,27 @@ def test_required_forms_are_proved_and_exact(name: str) -> None:
     assert isinstance(proof, Proof), proof
     assert proof.penalised == (name in PENALISED)
     check_exact(required(name), proof, random_values(7), SPLITS_OF_7)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_no_sum_of_exponentials_overflows(dtype: str) -> None:
+    """Parts are far apart, one holds only -inf, and so does a column."""
+    v = pt.matrix(dtype=dtype)
+    top = v.max(axis=0)
+    values = {v: 1000 * np.random.default_rng(5).normal(size=(7, 3)).astype(dtype)}
+    values[v][2:4] = values[v][:, 2] = -np.inf
+    [wanted] = evaluate([pt.logsumexp(v, axis=0)], values)
+    assert np.isfinite(wanted[:2]).all()
+    for form in (
+        pt.logsumexp(v, axis=0),
+        pt.log(pt.exp(v).sum(axis=0)),
+        pt.log(pt.exp(v - top).sum(axis=0)) + top,
+    ):
+        proof = prove(form, [v])
+        for bounds in ([0, 2, 4, 7], range(8), [0, 7]):
+            found = by_parts(proof, values, bounds, [v])
+            assert found.dtype == dtype
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -577,6 +640,27 @@ NEVER: dict[str, tuple[Variable, str]] = {
     "diagonal": (x[pt.arange(x.shape[0]), pt.arange(x.shape[0])], "position"),
     "softmax": (pt.special.softmax(x, axis=0), "over all rows"),
     "softmax of all": (pt.special.log_softmax(x), "Sub"),
+    "log of a sum by the maximum, which is not added": (
+        pt.log(pt.exp(x - top).sum(axis=0)),
+        "Sub",
+    ),
+    "log of a sum by the maximum, another added": (
+        pt.log(pt.exp(x - top).sum(axis=0)) + x.min(axis=0),
+        "Sub",
+    ),
+    "log of a sum by the maximum, added across": (
+        pt.log(pt.exp(x - top).sum(axis=0)) + top.T,
+        "Sub",
+    ),
+    "log of a sum by the maximum, subtracted": (
+        pt.log(pt.exp(x - top).sum(axis=0)) - top[0],
+        "Sub",
+    ),
+    "log of a sum of weighted exp": (
+        pt.log((mask[:, None] * pt.exp(x - top)).sum(axis=0)) + top[0],
+        "Sub",
+    ),
+    "log of cumulated exp": (pt.log(pt.cumsum(pt.exp(x), axis=0)), "Cumsum"),
     "dropout": (x * coin, "random"),
     "noise": (x.sum() + noise, "random"),
     "noise alone": (noise, "random"),
@@ -686,6 +770,12 @@ def _gradient(v: Variable, i: int) -> Variable:
     return pytensor.grad(v.sum(), [weight, b1, k][i % 3])
 
 
+def _by_maximum(v: Variable, m: Variable, i: int) -> Variable:
+    powers, axis = pt.exp(v - m), _axis(v, i // 2)
+    total = powers.mean(axis=axis) if i % 3 else powers.sum(axis=axis, keepdims=i % 2 == 0)
+    return pt.log(total) + (m if i % 5 else m.squeeze())
+
+
 def _row_numbers(v: Variable) -> Variable:
     return pt.arange(v.shape[0])
 
@@ -717,6 +807,10 @@ UNARY: list[Callable[[Variable, int], Variable]] = [
     lambda v, i: pt.cumsum(v, axis=_axis(v, i)),
     lambda v, i: pt.special.softmax(v, axis=_axis(v, i)),
     lambda v, i: pt.logsumexp(v, axis=_axis(v, i)),
+    lambda v, i: pt.log(pt.exp(v).sum(axis=_axis(v, i), keepdims=i % 2 == 0)),
+    lambda v, i: _by_maximum(v, v.max(axis=_axis(v, i), keepdims=True), i),
+    lambda v, i: _by_maximum(v, v.max(axis=_axis(v, i)), i),
+    lambda v, i: _by_maximum(v, b1, i),
     lambda v, i: v.std(axis=_axis(v, i)),
     lambda v, i: v.T,
     lambda v, i: v.dimshuffle("x", *range(v.type.ndim)),

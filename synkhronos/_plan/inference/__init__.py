@@ -2,9 +2,9 @@
 
 `prove` reads a graph from the scattered inputs to the output, and compiles and runs nothing.
 `values` defines what can be known of a variable, `walk` derives it node by node, and the rules for
-Ops are in `elementwise`, `shapes`, `folded`, `totals`, `indexing` and `nested`. `cut` turns what is
-known of the output into a Proof. A rule that is not sure gives up: an output without a proof costs
-a warning, while a wrong proof would give wrong numbers.
+Ops are in `elementwise`, `exponentials`, `shapes`, `folded`, `totals`, `indexing` and `nested`.
+`cut` turns what is known of the output into a Proof. A rule that is not sure gives up: an output
+without a proof costs a warning, while a wrong proof would give wrong numbers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
 from synkhronos._plan.inference import elementwise as elementwise
+from synkhronos._plan.inference import exponentials as exponentials
 from synkhronos._plan.inference import folded as folded
 from synkhronos._plan.inference import indexing as indexing
 from synkhronos._plan.inference import nested as nested
@@ -64,8 +65,10 @@ class Proof:
         """
         if reduction in ("gather", None) or (self.zero and reduction in ("sum", "avg")):
             return ""
-        found = {partial.reduction for partial in self.partials if partial.reduction is not None}
-        others = [_MEANINGS[by] for by in sorted(found - {reduction})]
+        found = {
+            (p.reduction, p.of or _MEANINGS[p.reduction]) for p in self.partials if p.reduction
+        }
+        others = [meaning for by, meaning in sorted(found) if by != reduction]
         if self.finished is None:
             return others[0] if others else ""
         if reduction not in ("sum", "avg"):
@@ -74,7 +77,7 @@ class Proof:
             return ""  # -inf of one part is that of the whole: PyMC's densities are checked so
         if is_linear(self.finished, self.placeholders):
             return f"computed from {' and '.join(others)}" if others else ""
-        return f"a nonlinear expression of {' and '.join(_MEANINGS[by] for by in sorted(found))}"
+        return f"a nonlinear expression of {' and '.join(meaning for _, meaning in sorted(found))}"
 
 
 _MEANINGS = {
@@ -94,13 +97,15 @@ class Unproved:
     reason: str
 
 
-def prove(output: Variable, rows: Sequence[Variable]) -> Proof | Unproved:
+def prove(output: Variable, rows: Sequence[Variable], *, log_sums: bool = True) -> Proof | Unproved:
     """Prove how `output` follows from parts of the rows of `rows`, for any split.
 
     Args:
         output: the variable, in the graph as the user wrote it.
         rows: the inputs and shared variables whose axis 0 is split, all equally long. All other
             inputs of the output must be equal in all members.
+        log_sums: whether parts of a logarithm of a sum of exponentials are logarithms, too. Their
+            gradients do not add up.
 
     Returns:
         A Proof that holds for every split into parts of at least one row, up to rounding; or
@@ -117,7 +122,7 @@ def prove(output: Variable, rows: Sequence[Variable]) -> Proof | Unproved:
         >>> prove(x.std(axis=0), [x])  # doctest: +ELLIPSIS
         Unproved(reason='Sub: it combines single rows with a value over all rows')
     """
-    walk = Walk({variable: seed(variable) for variable in rows})
+    walk = Walk({variable: seed(variable) for variable in rows}, log_sums)
     [value] = walk.read([output])
     cut = Decomposition(walk)
     match value:

@@ -22,6 +22,7 @@ from synkhronos._plan.inference.values import (
     Entries,
     Factor,
     Factors,
+    LogSum,
     Reduced,
     Rows,
     Same,
@@ -35,11 +36,13 @@ class Partial:
     """A value that every member computes on its own rows, and the reduction of these values.
 
     `reduction` is "gather" (joined along axis 0), "sum", "avg" (weighted by the number of rows),
-    "max", "min", "prod", or None: the value is the same in all members.
+    "max", "min", "prod", or None: the value is the same in all members. `of` says what it is a part
+    of, if its reduction does not.
     """
 
     variable: Variable
     reduction: str | None
+    of: str = ""
 
 
 class Decomposition:
@@ -108,7 +111,7 @@ class Decomposition:
         match self._walk.value(variable):
             case Same():
                 return not self._can_be_finished(variable)
-            case Reduced() | Count(power=1):
+            case Reduced() | LogSum() | Count(power=1):
                 return True
             case Entries(entries=entries):
                 return all(isinstance(v, Same) or _is_counted(v) for v in entries)
@@ -129,6 +132,8 @@ class Decomposition:
                 return self._hold(variable, None) if depends else variable
             case Reduced(by=by, factors=factors):
                 return self._sum(variable, factors) if factors else self._hold(variable, by)
+            case LogSum():
+                return self._log_sum(variable)
             case Count(power=1):
                 return self._hold(variable, "sum")
             case Entries(entries=entries) if self._is_total(variable):
@@ -146,6 +151,13 @@ class Decomposition:
         if len(apart) < len(ordered):
             total += self._hold(self._scaling.without(variable, apart), "avg")
         return total.astype(variable.type.dtype)
+
+    def _log_sum(self, variable: Variable) -> Variable:
+        """Of the parts' values, which are stacked: no sum of their exponentials overflows."""
+        self.partials.append(Partial(variable[None], "gather", of="a logarithm of a sum over rows"))
+        values = pt.tensor(dtype=variable.type.dtype, shape=(None, *variable.type.shape))
+        self.placeholders.append(values)
+        return pt.logsumexp(values, axis=0)
 
     def _combined(self, held: list[Variable], factors: list[Factor]) -> Variable:
         numbers = [self.finish(f.variable).dimshuffle() for f in factors]

@@ -34,7 +34,7 @@ MAX_ROUNDS = 20  # a state goes from Same to Rows or Reduced, then gets factors:
 
 
 @transfer.register
-def _open(op: OpFromGraph, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
+def open_graph(op: OpFromGraph, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
     if not has_rows(values):
         return None
     inner = op.fgraph.bind(node.inputs)

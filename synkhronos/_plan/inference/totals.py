@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from pytensor.graph.basic import Apply
@@ -66,7 +66,7 @@ def _reduce(op: CAReduce, node: Apply, values: Sequence[Value], walk: Walk) -> T
     axes = _axes(op, node)
     match values[0]:
         case Rows() as rows if by is None or not _keeps_kind(op, node):
-            return _reduce_rows_apart(rows, axes)
+            return reduce_apart(rows, axes)
         case Rows() as rows:
             return _reduce_rows(by, rows, axes, node)
         case Entries(entries=entries) if by == "prod":
@@ -100,7 +100,8 @@ def _keeps_kind(op: CAReduce, node: Apply) -> bool:
     return is_floating(accumulated) == is_floating(out) and is_floating(out) >= is_floating(given)
 
 
-def _reduce_rows_apart(rows: Rows, axes: set[int]) -> Value:
+def reduce_apart(rows: Rows, axes: Collection[int]) -> Rows:
+    """Rows after any reduction of other axes."""
     if rows.axis in axes or rows.factors:
         raise Stuck("it mixes rows")
     return Rows(rows.axis - sum(axis < rows.axis for axis in axes), rows.whole)
@@ -205,7 +206,7 @@ def _row_label(
 @transfer.register
 def _argmax(op: Argmax, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
     array = values[0]
-    return _reduce_rows_apart(array, _axes(op, node)) if isinstance(array, Rows) else None
+    return reduce_apart(array, _axes(op, node)) if isinstance(array, Rows) else None
 
 
 @transfer.register

@@ -7,6 +7,7 @@ its value if only part i is there. Each class is a promise about V:
     Rows        V is the V_i joined along one axis; every row fills equally many entries of it
     Folded      V has an axis of blocks, and each block is joined from that block of the V_i
     Reduced     V is a reduction of the V_i: sum, avg (weighted by n_i), max, min, prod
+    LogSum      V = log(sum of exp(V_i))
     Count       V = a * n**power, where a is Same
     Position    V holds the numbers 0..n-1 of the rows
     Entries     V is a vector, and every entry has its own promise (most often a shape)
@@ -99,6 +100,11 @@ class Reduced:
 
 
 @dataclass(frozen=True)
+class LogSum:
+    pass
+
+
+@dataclass(frozen=True)
 class Count:
     power: int = 1
     whole: bool = False  # exactly n
@@ -124,7 +130,9 @@ class Unknown:
     reason: str
 
 
-type Value = Same | Rows | Folded | Reduced | Count | Position | Entries | Finished | Unknown
+type Value = (
+    Same | Rows | Folded | Reduced | LogSum | Count | Position | Entries | Finished | Unknown
+)
 
 
 class Stuck(Exception):

@@ -28,6 +28,7 @@ from synkhronos._plan.inference.values import (
     Factor,
     Finished,
     Folded,
+    LogSum,
     Position,
     Rows,
     Same,
@@ -45,13 +46,15 @@ class Walk:
 
     `values` maps variables to promises. `inlined` maps a variable to another of the same value that
     depends on fewer inputs, or shows how it does: an output of an OpFromGraph to the variable
-    inside, a fill of known shape to its filling. Fills with the shape of a Finished value, which a
-    single member may not be able to compute, are in `unshaped`, too. `scalings` holds the inputs
-    (node, index) at which a factor enters. Only there may it be replaced, since its variable may be
-    a length elsewhere. `reached` holds what is computed from seeds that are not Same.
+    inside, a fill of known shape to its filling, a value to what restates it. Fills with the shape
+    of a Finished value, which a single member may not be able to compute, are in `unshaped`, too.
+    `scalings` holds the inputs (node, index) at which a factor enters. Only there may it be
+    replaced, since its variable may be a length elsewhere. `reached` holds what is computed from
+    seeds that are not Same. `log_sums`: see `prove`.
     """
 
-    def __init__(self, seeds: dict[Variable, Value]) -> None:
+    def __init__(self, seeds: dict[Variable, Value], log_sums: bool = True) -> None:
+        self.log_sums = log_sums
         self.values: dict[Variable, Value] = {}
         self.inlined: dict[Variable, Variable] = {}
         self.unshaped: dict[Variable, Variable] = {}
@@ -78,10 +81,18 @@ class Walk:
     def _visit(self, node: Apply) -> None:
         values = [self.value(v) for v in node.inputs]
         reached = any(v in self.reached for v in node.inputs)
-        found = self._across(node, values)
+        found = self._restated(node) if reached and self.log_sums else None
+        found = found or self._across(node, values)
         each = found if isinstance(found, Sequence) else [found] * len(node.outputs)
         for output, value in zip(node.outputs, each, strict=True):
             self._settle(output, value, reached=reached)
+
+    def _restated(self, node: Apply) -> Value | None:
+        plain = restated(node.op, node)
+        if plain is None or not isinstance(self.read([plain])[0], LogSum | Finished):
+            return None
+        self.inlined[node.outputs[0]] = plain
+        return Finished()
 
     def _across(self, node: Apply, values: Sequence[Value]) -> Value | Sequence[Value]:
         """A node's values; one of a collective, or with collectives inside, has rules of its own.
@@ -133,6 +144,12 @@ def over_members(op: Op) -> Literal["equal", "own", "inside"] | None:
     "equal": it is one, and its outputs are the same in all members. "own": it gives each member a
     value of its own. "inside": its outputs depend on both the members' rows and collectives.
     """
+    return None
+
+
+@singledispatch
+def restated(op: Op, node: Apply) -> Variable | None:
+    """An equal value of which more can be known than of a node's output, as it is written."""
     return None
 
 

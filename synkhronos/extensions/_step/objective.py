@@ -69,7 +69,8 @@ def objective(
         return Objective(reduction == "avg", gradients(loss, params, params), ())
     if not depends_on(loss, rows):
         return Objective(True, gradients(loss, params, params), ())
-    proof = prove(loss, [*rows, *row_draws(loss, rows)]) if infer else Unproved("infer=False")
+    every = [*rows, *row_draws(loss, rows)]
+    proof = prove(loss, every, log_sums=False) if infer else Unproved("infer=False")
     found = _apart(loss, params, proof) if isinstance(proof, Proof) else None
     if found is not None:
         return found
