@@ -20,6 +20,8 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from modes import FAST
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import CALLS, CELLS, SIGN, SIGNED
@@ -54,7 +56,7 @@ def test_memory_that_is_of_another_group_by_now() -> None:
         clock = [0.0] * CELLS
         clock[SIGN], clock[CALLS] = SIGNED, calls
         member = MemberStatus(0, os.getpid(), 0, False, False, 0, (tuple(clock),))
-        return GroupStatus(0, 1, "f", "", (member,) * members)
+        return GroupStatus(0, 1, None, "f", "", (member,) * members)
 
     assert watched_groups._deltas(of(2, 1), of(2, 5))
     assert watched_groups._deltas(of(2, 1), of(3, 5)) == []
@@ -104,6 +106,48 @@ def test_states(group2: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "LATE" in live_view.plain(found)
     finally:
         nap.join()
+    until(lambda g: [m.state for m in g.members] == ["script", "idle"], watch)
+
+
+class Awaited(Op):
+    """The value itself; in the process `of` it is compiled once the event is set."""
+
+    __props__ = ()
+    of = 0
+    event = threading.Event()
+
+    def make_node(self, x: Any) -> Apply:
+        return Apply(self, [x], [x.type()])
+
+    def make_thunk(self, *args: Any, **options: Any) -> Any:
+        assert os.getpid() != self.of or self.event.wait(60)
+        return super().make_thunk(*args, **options)
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = inputs[0].copy()
+
+    def pullback(self, inputs: Any, outputs: Any, gradients: Any) -> Any:
+        return gradients
+
+
+def test_the_first_compilation(group2: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker waits for the master's since the call, and is not late."""
+    monkeypatch.setattr(watched_groups, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(Awaited, "of", os.getpid())
+    x = pt.matrix("x", dtype="float64")
+    w = pytensor.shared(np.zeros(5), name="w")
+    loss = ((Awaited()(x @ w) - 1) ** 2).mean()
+    train = make_train_function(loss, [w], x, None, updates.sgd, 0.1, mode=FAST, reduction="avg")
+    watch, began = Watch(), time.monotonic()
+    call = threading.Thread(target=train, args=(np.ones((30, 5)),))
+    call.start()
+    try:
+        found = until(lambda g: [m.state for m in g.members] == ["compile", "wait"], watch)
+        assert found.members[1].seconds <= time.monotonic() - began
+        assert not found.members[1].late
+    finally:
+        Awaited.event.set()
+        call.join()
     until(lambda g: [m.state for m in g.members] == ["script", "idle"], watch)
 
 
@@ -240,7 +284,7 @@ def status(**changes: Any) -> GroupStatus:
     cells = (*[0.0] * 7, 3.0, 30.0, 0.0, 5.0, 6.0, 0.0, 0.0, 0.0, watched_groups.SIGNED)
     member = MemberStatus(0, os.getpid(), 4, False, False, 0, (cells,))
     members = member, replace(member, rank=1)
-    return replace(GroupStatus(0, 4, "f", "", members), **changes)
+    return replace(GroupStatus(0, 4, None, "f", "", members), **changes)
 
 
 def test_clocks_that_have_become_other_memory() -> None:

@@ -288,6 +288,7 @@ class OneNodeChannel(Channel):
             self._master_words[LENGTH] = 0
         elif self.workers:
             self._write(command)
+            self._status.began(number)
         if also is not None:
             also()
         self.node.begin(number)

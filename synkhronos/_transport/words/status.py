@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from dataclasses import dataclass
 
 from synkhronos._errors import printable
@@ -28,10 +29,11 @@ from synkhronos._transport.words.control_words import (
     STATUS_BYTES,
 )
 
-_MAGIC = int.from_bytes(b"synktop1", "little")  # the last character is the version of the page
+_MAGIC = int.from_bytes(b"synktop2", "little")  # the last character is the version of the page
 # words
-_KNOWN, _REGION_BYTES, _REGIONS, _MASTER, _OWNER, _FIRST, _CLOCKS = range(7)
-_SLOTS = 8  # first word of the places of clocks: offset, number of cells of a member
+_KNOWN, _REGION_BYTES, _REGIONS, _MASTER, _OWNER, _FIRST, _CLOCKS, _NUMBER, _TIME = range(9)
+_HEAD = 10  # words that are read of each member's page
+_SLOTS = _HEAD  # first word of the places of clocks: offset, number of cells of a member
 _MAX_CLOCKS = 16
 _MAX_CELLS = 1024  # of a member; a reader believes no more
 _WHAT, _WHAT_BYTES = 1024, 128  # offset in the page, and length
@@ -65,6 +67,10 @@ class Status:
     def show(self, what: str) -> None:
         """Name the latest command."""
         self._write(what, _WHAT, _WHAT_BYTES)
+
+    def began(self, number: int) -> None:
+        """Say that the master sends a command now; it says nothing of one that it repeats."""
+        self._words[_NUMBER], self._words[_TIME] = number, time.perf_counter_ns()
 
     def note(self, text: str) -> None:
         """Leave a note of the program, such as how far a training is."""
@@ -117,12 +123,15 @@ class GroupStatus:
         The rank of the node's first process, as an index of `members`.
     posted : int
         The number of the latest command.
+    began : float or None
+        When it was sent, in seconds of `time.perf_counter`; None: it repeats an earlier one.
     what, note : str
     members : tuple of MemberStatus
     """
 
     master: int
     posted: int
+    began: float | None
     what: str
     note: str
     members: tuple[MemberStatus, ...]
@@ -148,8 +157,8 @@ def read_status(fd: int) -> GroupStatus | None:
 
 
 def _read(fd: int) -> GroupStatus | None:
-    first = _words(fd, STATUS, 8)
-    if len(first) < 8 or first[_KNOWN] != _MAGIC:
+    first = _words(fd, STATUS, _HEAD)
+    if len(first) < _HEAD or first[_KNOWN] != _MAGIC:
         return None
     stride, regions, master = first[_REGION_BYTES], first[_REGIONS], first[_MASTER]
     if not (0 <= master < regions and 0 < stride * regions <= os.fstat(fd).st_size):
@@ -165,7 +174,7 @@ def _read(fd: int) -> GroupStatus | None:
     members = []
     for region in range(regions):
         words = _words(fd, region * stride, 16)
-        own = _words(fd, region * stride + STATUS, 8)
+        own = _words(fd, region * stride + STATUS, _HEAD)
         cells = [c[region * len(c) // regions :][: len(c) // regions] for c in clocks]
         members.append(
             MemberStatus(
@@ -178,9 +187,11 @@ def _read(fd: int) -> GroupStatus | None:
                 tuple(cells),
             )
         )
+    posted = _words(fd, home, 16)[POSTED]
     return GroupStatus(
         master,
-        _words(fd, home, 16)[POSTED],
+        posted,
+        page[_TIME] / 1e9 if page[_NUMBER] == posted else None,
         _text(fd, home + STATUS + _WHAT, _WHAT_BYTES),
         _text(fd, home + STATUS + _NOTE, _NOTE_BYTES),
         tuple(members),

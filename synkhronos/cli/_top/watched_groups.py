@@ -204,7 +204,8 @@ def _watched(status: GroupStatus, earlier: _EarlierLooks) -> WatchedGroup:
             earlier.states[m.rank] = (state, status.posted if state != "idle" else 0), now
         lasting = now - (first if since is None else min(first, since))
         others = [done for k, done in enumerate(waits) if k not in (i, status.master)]
-        late = not waits[i] and all(others) and state != "idle" and lasting > LATE_SECONDS
+        works = not waits[i] and state not in ("idle", "wait")
+        late = works and all(others) and lasting > LATE_SECONDS
         share = _share(deltas[i]) if deltas else {}
         members.append(Member(m.rank, m.pid, state, lasting, late, share, _memory(m.pid)))
     pid = status.members[status.master].pid
@@ -232,11 +233,12 @@ def _state(
     if waits[index]:
         since = None if latest is None or latest[LAST] != BETWEEN else latest[AT]
         return ("script" if index == status.master else "idle"), since
-    if latest is not None and latest[LAST] != BETWEEN and now > latest[AT]:
+    # the first call of a function has no laps, and an earlier call may have failed within one
+    if latest is not None and latest[LAST] != BETWEEN and now > latest[AT] > (status.began or 0):
         return _DOING.get(int(latest[LAST]), "exchange"), latest[AT]
     if status.posted and progress_of(status.posted, m.progress):
         return "train apart", None
-    return ("wait" if m.asleep else "compute"), None
+    return ("wait" if m.asleep else "compute"), status.began
 
 
 def _valid(m: MemberStatus) -> list[tuple[float, ...]]:
