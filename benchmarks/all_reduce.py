@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import describe_machine, show
+from common import answer_help, describe_machine, show
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
@@ -152,6 +152,7 @@ def interpreter(kind: str) -> str | None:
 
 
 def main() -> None:
+    answer_help(__doc__)
     describe_machine()
     peers = {kind: python for kind in PEERS if (python := interpreter(kind))}
     times: dict[str, list[dict[int, float]]] = {"synkhronos": [], **{k: [] for k in peers}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,12 @@ from rich.table import Table
 from threadpoolctl import threadpool_info
 
 FIGURES = "SYNK_BENCH_FIGURES"  # names the file of `record`
+
+
+def answer_help(text: str | None) -> None:
+    """End with the text of a script that is asked for it, before it measures anything."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        raise SystemExit(print(text))
 
 
 def describe_machine() -> None:

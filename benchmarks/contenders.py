@@ -13,6 +13,9 @@ import json
 import os
 import sys
 
+if "--help" in sys.argv:
+    raise SystemExit(print(sys.modules["__main__"].__doc__))
+
 # before any library starts its threads
 if not sys.argv[1].startswith("synk"):
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = sys.argv[5]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -118,6 +119,8 @@ def optax_clip(bound: float) -> list[float]:
 
 
 def main() -> None:
+    if "--help" in sys.argv:
+        raise SystemExit(print(__doc__))
     """Print all ends."""
     import jax
     import optax

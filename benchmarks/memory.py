@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from common import describe_machine, show
+from common import answer_help, describe_machine, show
 
 import synkhronos as synk
 from synkhronos.extensions import make_train_function, updates
@@ -83,6 +83,7 @@ def training(count: int) -> None:
 
 
 def main() -> None:
+    answer_help(__doc__)
     describe_machine()
     dataset(int(float(sys.argv[1] if len(sys.argv) > 1 else 1) * 1e9))
     training(int(float(sys.argv[2] if len(sys.argv) > 2 else 25) * 1e6))

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from common import describe_machine, microseconds, show
+from common import answer_help, describe_machine, microseconds, show
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
@@ -141,6 +141,7 @@ def launchers(given: list[str]) -> dict[str, list[str]]:
 
 
 def main() -> None:
+    answer_help(__doc__)
     if "--inside" in sys.argv:
         measure()
         return

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytensor
-from common import describe_machine, microseconds, show
+from common import answer_help, describe_machine, microseconds, show
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
@@ -81,6 +81,7 @@ def measured(modes: list[str]) -> list[list[Any]]:
 
 
 def main() -> None:
+    answer_help(__doc__)
     describe_machine()
     modes = sys.argv[1:] or list(MODES)
     show("all_reduce over 2 members, us for one, median", ["", *SIZES], measured(modes))

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from common import describe_machine, show
+from common import answer_help, describe_machine, show
 from mpi import launchers
 
 import synkhronos as synk
@@ -286,6 +286,7 @@ def limits(costs: Costs) -> None:
 
 
 def main() -> None:
+    answer_help(__doc__)
     if "--inside" in sys.argv:
         inside(int(sys.argv[-1]))
         return

@@ -11,6 +11,9 @@ import sys
 import time
 from typing import Any
 
+if "--help" in sys.argv:
+    raise SystemExit(print(sys.modules["__main__"].__doc__))
+
 GIVEN = sys.argv[1:]
 sys.argv = ["contenders", "torch", "-", "-", "-", str(3 - int(GIVEN[-1]))]  # what it looks at
 

@@ -1,6 +1,6 @@
 """Outputs and their reductions; output_subset. Run: python demos/demo_1.py [members]."""
 
-import sys
+import argparse
 
 import numpy as np
 import pytensor
@@ -9,7 +9,9 @@ import pytensor.tensor as pt
 import synkhronos as synk
 
 pytensor.config.mode = "FAST_COMPILE"  # avoids waiting for a compiler; omit this if speed matters
-n = synk.fork(int(sys.argv[1]) if len(sys.argv) > 1 else 2)
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("members", type=int, nargs="?", default=2)
+n = synk.fork(parser.parse_args().members)
 
 x = pt.matrix("x", dtype="float64")
 y = pt.vector("y", dtype="float64")

@@ -1,6 +1,6 @@
 """Data: inputs in shared memory. Run: python demos/demo_2.py [members]."""
 
-import sys
+import argparse
 
 import numpy as np
 import pytensor
@@ -9,7 +9,9 @@ import pytensor.tensor as pt
 import synkhronos as synk
 
 pytensor.config.mode = "FAST_COMPILE"
-synk.fork(int(sys.argv[1]) if len(sys.argv) > 1 else 2)
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("members", type=int, nargs="?", default=2)
+synk.fork(parser.parse_args().members)
 
 x = pt.matrix("x", dtype="float32")
 w = pt.vector("w", dtype="float32")

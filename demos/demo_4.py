@@ -1,6 +1,6 @@
 """batch selects rows; num_slices saves memory. Run: python demos/demo_4.py [members]."""
 
-import sys
+import argparse
 
 import numpy as np
 import pytensor
@@ -9,7 +9,9 @@ import pytensor.tensor as pt
 import synkhronos as synk
 
 pytensor.config.mode = "FAST_COMPILE"
-n = synk.fork(int(sys.argv[1]) if len(sys.argv) > 1 else 2)
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("members", type=int, nargs="?", default=2)
+n = synk.fork(parser.parse_args().members)
 
 x = pt.matrix("x", dtype="float64")
 s = pytensor.shared(np.zeros(()), name="s")

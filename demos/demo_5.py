@@ -1,6 +1,6 @@
 """batch_s selects rows of data that stay in the members. Run: python demos/demo_5.py [members]."""
 
-import sys
+import argparse
 
 import numpy as np
 import pytensor
@@ -9,7 +9,9 @@ import pytensor.tensor as pt
 import synkhronos as synk
 
 pytensor.config.mode = "FAST_COMPILE"
-n = synk.fork(int(sys.argv[1]) if len(sys.argv) > 1 else 2)
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("members", type=int, nargs="?", default=2)
+n = synk.fork(parser.parse_args().members)
 ranks = range(n)
 
 # the data set is scattered once, and each member keeps its part

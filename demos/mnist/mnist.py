@@ -10,6 +10,7 @@ The data are MNIST, from the first of these places that has it:
 
 import argparse
 import math
+import sys
 import time
 
 import models
@@ -28,6 +29,8 @@ say = console.print
 
 def load():
     """Load MNIST or its substitute, and print which; the same rows in every run."""
+    if "--help" in sys.argv:  # of a program that takes no arguments
+        raise SystemExit(print(sys.modules["__main__"].__doc__))
     data = known("mnist", instead="digits")
     numbers = [f"{len(labels):,}" for _, labels in data]
     say("{}: {} images to train, {} to validate, {} to test".format(data.where, *numbers))

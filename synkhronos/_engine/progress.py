@@ -34,6 +34,8 @@ _LEAVE = 5.0  # seconds to wait for the thread, which may be writing to a termin
 log = logging.getLogger("synkhronos")
 
 _current: ContextVar[_Told | None] = ContextVar("_current", default=None)
+_in_a_table: ContextVar[bool] = ContextVar("_in_a_table", default=False)
+_spent = [0.0]  # seconds
 
 
 @contextlib.contextmanager
@@ -51,7 +53,7 @@ def telling(text: str, compiling: Callable[[], Sequence[int]] = tuple) -> Iterat
     outer = _current.get()
     if outer is not None:
         before = outer.text, outer.operations, outer.compiling
-        outer.text, outer.operations, outer.compiling = text, None, compiling
+        outer.text, outer.operations, outer.compiling = text, [], compiling
         try:
             yield
         finally:
@@ -60,12 +62,29 @@ def telling(text: str, compiling: Callable[[], Sequence[int]] = tuple) -> Iterat
     told = _Told(text, compiling)
     token = _current.set(told)
     try:
-        told.start()
+        if not _in_a_table.get() or can_redraw(sys.stderr):
+            told.start()
         yield
         told.done = True
     finally:
         told.end()
         _current.reset(token)
+        _spent[0] += time.monotonic() - told.began
+
+
+def spent() -> float:
+    """Seconds that this process has spent so far on what `telling` tells of."""
+    return _spent[0]
+
+
+@contextlib.contextmanager
+def in_a_table() -> Iterator[None]:
+    """A context in which the log gets no lines, which would come between those of a table."""
+    token = _in_a_table.set(True)
+    try:
+        yield
+    finally:
+        _in_a_table.reset(token)
 
 
 def tell(text: str) -> None:
@@ -80,9 +99,9 @@ def tell(text: str) -> None:
 
 def watch(function: object) -> None:
     """Count from now on the operations of a function of PyTensor that is being compiled."""
-    told = _current.get()
-    if told is not None:
-        told.operations = operations_of(function)
+    told, operations = _current.get(), operations_of(function)
+    if told is not None and operations is not None:
+        told.operations.append(operations)
 
 
 def stop_telling() -> None:
@@ -98,16 +117,16 @@ class _Told:
     def __init__(self, text: str, compiling: Callable[[], Sequence[int]]) -> None:
         self.text = text
         self.compiling = compiling
-        self.operations: Callable[[], tuple[int, int]] | None = None
+        self.operations: list[Callable[[], tuple[int, int]]] = []  # of each function
         self.done = False
-        self._began = time.monotonic()
+        self.began = time.monotonic()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __str__(self) -> str:
-        operations, said = self.operations, []
-        if operations is not None:
-            said.append("{} of {} operations".format(*operations()))
+        said = []
+        if counts := [operations() for operations in self.operations]:
+            said.append("{} of {} operations".format(*map(sum, zip(*counts, strict=True))))
         if ranks := self.compiling():
             said.append(f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} compiling")
         return f"{self.text}: {', '.join([*said, self.seconds])}"
@@ -115,7 +134,7 @@ class _Told:
     @property
     def seconds(self) -> str:
         """How long it has lasted."""
-        return f"{time.monotonic() - self._began:,.0f} s"
+        return f"{time.monotonic() - self.began:,.0f} s"
 
     def start(self) -> None:
         """Start the thread, which does not keep this object: it also ends if this is dropped."""

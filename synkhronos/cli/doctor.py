@@ -27,19 +27,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the report; return 0 if a group can be started, else 1."""
+    from synkhronos._engine.progress import in_a_table
     from synkhronos.cli._doctor.examination import BAD, examine, next_steps
 
     findings = []
     about = ""
-    for finding in examine():
-        findings.append(finding)
-        if not options.json:
-            if finding.about != about:
-                about = finding.about
-                _say(about)
-            _say(f"  {finding.state:<6}  {finding.name}: {finding.text}")
-            if finding.fix:
-                _say(f"          {finding.fix}")
+    with in_a_table():
+        for finding in examine():
+            findings.append(finding)
+            if not options.json:
+                if finding.about != about:
+                    about = finding.about
+                    _say(about)
+                _say(f"  {finding.state:<6}  {finding.name}: {finding.text}")
+                if finding.fix:
+                    _say(f"          {finding.fix}")
     works = any(f.about == "modes" and "members started" in f.text for f in findings)
     if options.json:
         _say(json.dumps({"works": works, "findings": list(map(dataclasses.asdict, findings))}))

@@ -26,7 +26,7 @@ from synkhronos._transport.processes.interrupts import Interrupts
 from synkhronos.testing import faults, leaks
 from synkhronos.testing.faults import Fault
 
-PROMPT = 20.0  # seconds; all of these take milliseconds, the limit only catches waits
+PROMPT = 60.0  # seconds; all of these take milliseconds, the limit only catches waits
 
 
 def _mean() -> synk.Function:

@@ -200,6 +200,35 @@ def test_operations_of_numba(cache: bool, compile: bool) -> None:
                 assert str(told).startswith("compiling f: 2 of 2 operations, ")
 
 
+def test_counts_go_on_from_function_to_function() -> None:
+    """Each is longer than those before, so a count of its own would begin again."""
+    with telling("compiling f"):
+        told = progress._current.get()
+        told.operations += [lambda: (12, 12), lambda: (1, 48)]
+        assert str(told).startswith("compiling f: 13 of 60 operations, ")
+        with telling("measuring f"):
+            assert str(told).startswith("measuring f: 0 s")
+
+
+def test_no_lines_come_between_those_of_a_table(lines: Callable[[], list[str]]) -> None:
+    before = progress.spent()
+    with progress.in_a_table(), telling("compiling f"):
+        assert not threads()
+        time.sleep(0.05)
+    assert not lines()
+    assert progress.spent() >= before + 0.05
+
+
+def test_a_table_at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its line is drawn, and taken away before the next one of the table."""
+    monkeypatch.setenv("TERM", "xterm")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with progress.in_a_table(), telling("compiling f"):
+        until(lambda: "compiling f: 0 s" in screen.getvalue())
+    assert screen.getvalue().endswith("\r\x1b[2K")
+
+
 def test_other_linkers_do_not_count() -> None:
     x = pt.vector("x", dtype="float64")
     assert operations_of(pytensor.function([x], x.sum(), mode="FAST_COMPILE")) is None

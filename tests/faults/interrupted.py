@@ -191,7 +191,7 @@ def go_on(say: Callable[[str], None], work: Work) -> None:
         time.sleep(0.01)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     say(f"interrupted {at[0]}")
-    signal.alarm(15)  # whoever goes on for ever
+    signal.alarm(90)  # whoever goes on for ever
     work.check()
     synk.close()
     say("again")

@@ -24,8 +24,8 @@ from synkhronos._host.polling import readable
 from synkhronos.testing.killing import _processes
 
 CTRL_C, CTRL_Z = b"\x03", b"\x1a"
-LIMIT = 20.0  # seconds; a hang fails
-_GONE = 1.0  # for the last process to go after the first
+LIMIT = 100.0  # seconds; a hang fails
+_GONE = 30.0  # for the last process to go after the first
 
 
 @dataclass
@@ -52,7 +52,14 @@ class Terminal:
     ----------
     path : str
         A file with a function `program(say, *args)`.
+
+    Attributes
+    ----------
+    patience : float
+        Seconds that a program may take to end.
     """
+
+    patience = LIMIT
 
     def __init__(self, path: str) -> None:
         self._keys, screen = os.openpty()

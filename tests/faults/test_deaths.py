@@ -19,13 +19,15 @@ import synkhronos as synk
 from synkhronos._engine.commands.base import Command
 from synkhronos._plan.reductions import Reduction
 from synkhronos._transport.processes.worker import Worker
+from synkhronos._transport.words import waiting
 from synkhronos.testing.faults import KINDS, Fault
 
 pytestmark = pytest.mark.alone
 
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGTERM")
 STATES = ("idle", "python", "C call", "system call", "barrier", "collective", "allocation")
-PROMPT = 1.0  # seconds from the death to the exception
+PROMPT = 1.0  # seconds from the death to the exception, in a campaign on an idle machine
+HANG = 60.0
 Trials = Callable[[Any, Any], Any]
 VICTIM, OTHER = 2, 1
 
@@ -75,15 +77,16 @@ def killed(pid: int, number: int, after: float = 0.1) -> Iterator[list[float]]:
 
 
 def check(group: synk.Group, state: str, number: int) -> float:
-    """Seconds from the death to the exception."""
+    """Seconds from the death to the exception; only the death ends the master's sleep."""
     pid = group.channel.pid(VICTIM)
-    with killed(pid, number) as at:
+    with pytest.MonkeyPatch.context() as patch, killed(pid, number) as at:
+        patch.setattr(waiting, "NAP_MS", 2000 * int(HANG))
         if state == "idle":
             time.sleep(0.15)
         with pytest.raises(synk.WorkerDied) as caught:
             group.run(Stay(state if state != "idle" else "system call"), "a test")
         took = time.monotonic() - at[0]
-    assert took < PROMPT
+    assert took < HANG
     assert caught.value.ranks == (VICTIM,)
     assert f"rank {VICTIM} (pid {pid}): killed by {signal.Signals(number).name}" in str(
         caught.value
@@ -107,7 +110,7 @@ def test_killed_by(name: str, state: str, delays: list[float], trials: Trials) -
             delays.append(check(group, state, getattr(signal, name)))
 
 
-def test_how_soon(delays: list[float]) -> None:
+def test_how_soon(delays: list[float], trials: Trials) -> None:
     """What the tests before this one have found."""
     if not delays:
         pytest.skip("none has run")
@@ -117,7 +120,7 @@ def test_how_soon(delays: list[float]) -> None:
         f"{len(delays)} deaths, seen after {1e3 * delays[len(delays) // 2]:.1f} ms (median), "
         f"{1e3 * p99:.1f} ms (p99), {1e3 * delays[-1]:.1f} ms (max)"
     )
-    assert delays[-1] < PROMPT
+    assert delays[-1] < trials(HANG, PROMPT)
 
 
 def test_a_death_wakes_no_other_worker() -> None:

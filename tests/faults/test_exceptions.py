@@ -15,7 +15,7 @@ import synkhronos as synk
 from synkhronos.testing import faults
 from synkhronos.testing.faults import Fault
 
-PROMPT = 20.0  # seconds; all of these take milliseconds, the limit only catches waits
+PROMPT = 60.0  # seconds; all of these take milliseconds, the limit only catches waits
 EXEC = ("ValueError", "touchy")  # the way of starting does not matter to the others
 
 

@@ -28,7 +28,7 @@ from synkhronos.testing.faults import Fault
 pytestmark = pytest.mark.unhurried
 
 LIMIT = 0.5
-PROMPT = 3.0  # seconds, of which one is for stacks
+HANG = 60.0  # seconds; without the limit all of these wait for ever
 
 
 def mean() -> synk.Function:
@@ -47,7 +47,7 @@ def test_a_member_that_does_not_come(kind: str, meet: bool) -> None:
         began = time.monotonic()
         with pytest.raises(synk.GroupTimeout) as caught:
             group.run(Fault(kind, (2,), meet), "a test")
-        assert time.monotonic() - began < PROMPT
+        assert time.monotonic() - began < HANG
         text = str(caught.value)
         assert caught.value.ranks == (2,)
         assert isinstance(caught.value, TimeoutError)
@@ -113,7 +113,7 @@ def test_every_collective_takes_a_limit() -> None:
             with pytest.raises(synk.GroupTimeout, match=r"^\w+: waited .* rank 1") as caught:
                 act(s, timeout=0.2)
             assert caught.value.ranks == (1,), name
-            assert time.monotonic() - began < PROMPT, name
+            assert time.monotonic() - began < HANG, name
             os.kill(group.channel.pid(1), signal.SIGCONT)
             np.testing.assert_array_equal(s.get_value(), np.arange(4.0))
             np.testing.assert_array_equal(synk.get_value(1, s), np.arange(4.0) + 10)
@@ -162,7 +162,7 @@ def test_a_stopped_member_is_ended_by_close() -> None:
     os.kill(group.channel.pid(1), signal.SIGSTOP)
     began = time.monotonic()
     group.close()
-    assert time.monotonic() - began < PROMPT
+    assert time.monotonic() - began < HANG
 
 
 @pytest.mark.parametrize("limit", [0, -1, "1", float("nan")])

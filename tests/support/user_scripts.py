@@ -24,7 +24,12 @@ def run_script(tmp_path: Path, text: str, *args: str, check: bool = True) -> str
     """
     done = ended(tmp_path, script_command(tmp_path, text, *args))
     assert not check or done.returncode == 0, done.stdout
-    return _PROGRESS.sub("", done.stdout)
+    return without_progress(done.stdout)
+
+
+def without_progress(printed: str) -> str:
+    """Without the lines that a slow machine adds."""
+    return _PROGRESS.sub("", printed)
 
 
 def script_command(tmp_path: Path, text: str, *args: str) -> list[str]:

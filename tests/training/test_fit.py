@@ -41,7 +41,7 @@ from synkhronos.training import (
     scheduled,
     sources,
 )
-from synkhronos.training._run import evaluation, loop
+from synkhronos.training._run import evaluation, loop, progress
 from synkhronos.training._run.position import Position
 from synkhronos.training._run.progress import Progress
 
@@ -779,18 +779,30 @@ def test_rows_in_blocks_are_shuffled_by_blocks(group2: synk.Group) -> None:
 
 
 def test_what_is_shown(
-    group2: synk.Group, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    group2: synk.Group,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.INFO)
     net = Net()
+    monkeypatch.setattr(progress, "SOON", 0.0)  # every compilation takes longer
     fit(*net.given, (ROWS, LABELS), optimizer=ADAM, batch=20, epochs=1)
     out = "".join(capfd.readouterr())
     assert "18 weights" in out
     assert "2 members" in out
     assert "batch 20 of 103 rows" in out
-    assert "compiling train ..." in out
+    assert "compiling train took " in out
     assert "epoch 1/1: loss " in out
     assert "ended after 6 steps: epochs" in out
+
+
+def test_rates_leave_out_what_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the first line of rows in a second, and the time that is left, are those of training."""
+    shown = progress.Progress(None, None, None, epochs=1, enabled=False)
+    before = shown.console._clock()
+    monkeypatch.setattr(progress, "spent", lambda: 1e6)
+    assert shown.console._clock() < before
 
 
 def test_validation_is_no_time_between_steps(

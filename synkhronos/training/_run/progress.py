@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from synkhronos._api.report import Report
+from synkhronos._engine.progress import SOON, spent
 from synkhronos._errors import InputError
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.training._directions import WORDS, Mode
@@ -42,7 +43,8 @@ class Progress:
         epochs: int,
         enabled: bool,
     ) -> None:
-        self.console = Console(enabled=enabled)
+        # rates and the time that is left are those of training, and compiling comes once
+        self.console = Console(enabled=enabled, clock=lambda: time.monotonic() - spent())
         self._train = train
         self._feed = feed
         self._position = position
@@ -75,7 +77,6 @@ class Progress:
             each = (f"{name}: {WORDS[mode]} is better" for name, mode in watched.items())
             self.console.line(", ".join(each))
         if not train.compiled:
-            self.console.line(f"compiling {train.name} ...")
             self._compiling = time.monotonic()
 
     def step(self) -> None:
@@ -87,7 +88,8 @@ class Progress:
                 self._train.report()  # of earlier runs, and the time since then
         if self._compiling is not None:
             seconds, self._compiling = time.monotonic() - self._compiling, None
-            self.console.line(f"... took {seconds:.1f} s with the first step")
+            if seconds > SOON:
+                self.console.line(f"compiling {self._train.name} took {seconds:.1f} s")
         self.console.progress(
             epoch=position.epoch + 1,
             epochs=self._epochs,
