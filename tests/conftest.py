@@ -19,6 +19,7 @@ from gpu_commands import Exchange
 from selection import COLLECTED, Collected, mark_thorough
 
 import synkhronos as synk
+from synkhronos._engine import progress
 from synkhronos._engine.group_options import GroupOptions
 from synkhronos.testing import nodes
 
@@ -37,6 +38,9 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("shared machine")
+
+# a slow machine adds lines of progress to the log: only tests that ask for them get them
+progress.FIRST = 3600.0
 
 # a test run in the background starts with SIGINT ignored, one by nohup with SIGHUP, and its scripts
 # would too
