@@ -100,13 +100,16 @@ def curves_svg(title: str, lines: Sequence[Line], name: str) -> str:
         return _element(figure, title)
 
 
-def scaling_svgs(curves: Sequence[Curve], name: str) -> list[str]:
-    """Rows per second, and efficiency, over the number of members: two SVG elements for a page."""
+def scaling_svgs(curves: Sequence[Curve], name: str, first: int = 0) -> list[str]:
+    """Rows per second, and efficiency, over the number of members: two SVG elements for a page.
+
+    `first` is the number of the first curve's colour, after those of the page's runs.
+    """
     found = []
     for number, draw in enumerate((_rates, _efficiency)):
         with _style(f"{name} {number}"):
             figure = Figure((_WIDE, 2.9), layout="constrained")
-            found.append(_element(figure, draw(figure.add_subplot(), curves)))
+            found.append(_element(figure, draw(figure.add_subplot(), curves, first)))
     return found
 
 
@@ -121,8 +124,8 @@ def scaling_file(path: str, curves: Sequence[Curve]) -> None:
         figure.savefig(path, format="svg", metadata={"Date": None}, facecolor="white")
 
 
-def _rates(axes: Axes, curves: Sequence[Curve]) -> str:
-    for number, curve in enumerate(curves):
+def _rates(axes: Axes, curves: Sequence[Curve], first: int = 0) -> str:
+    for number, curve in enumerate(curves, first):
         members, color = [p.members for p in curve.points], color_of(number)
         rates = [p.rate for p in curve.points]
         axes.plot(members, rates, color=color, marker="o", markersize=4, label=_short(curve.title))
@@ -134,8 +137,8 @@ def _rates(axes: Axes, curves: Sequence[Curve]) -> str:
     return _over_members(axes, curves, "rows per second; dotted: ideal")
 
 
-def _efficiency(axes: Axes, curves: Sequence[Curve]) -> str:
-    for number, curve in enumerate(curves):
+def _efficiency(axes: Axes, curves: Sequence[Curve], first: int = 0) -> str:
+    for number, curve in enumerate(curves, first):
         members = [p.members for p in curve.points]
         shares = [100 * p.efficiency for p in curve.points]
         axes.plot(members, shares, color=color_of(number), marker="o", markersize=4)

@@ -17,7 +17,9 @@ from measurements import measurement
 
 import synkhronos as synk
 from synkhronos.cli._command_line import main
+from synkhronos.cli._plots import color_of
 from synkhronos.cli._report import summary
+from synkhronos.cli._report.page import _PARTS
 from synkhronos.cli._report.report import names, report
 from synkhronos.cli._scaling import write_csv
 from synkhronos.training import Recorder
@@ -136,7 +138,22 @@ def test_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     marked = [a.get("class") for tag, a in page.tags if tag == "tr"]
     assert marked.count("differs") == 1
     assert "system.python 3.12 3.12 blas[0].threads 2 2" in text
+    check_looks((tmp_path / "both.html").read_text(), runs=2)
     assert "packages" not in text  # what is not installed
+
+
+def check_looks(text: str, runs: int, curves: int = 0) -> None:
+    """A colour has one meaning, and a table is as wide as the page, in a box of its own."""
+    drawn = [color_of(i) for i in range(runs + curves)]
+    assert len(set(drawn)) == len(drawn)
+    assert not set(drawn) & set(_PARTS.values())
+    page = Page(text)
+    boxes = [a for tag, a in page.tags if a.get("class") == "wide"]
+    assert len(boxes) == sum(tag == "table" for tag, _ in page.tags)
+    assert all(box["tabindex"] == "0" for box in boxes)  # it can be scrolled by keys
+    assert re.search(r"^table {.* width: 100%; }$", text, re.MULTILINE)
+    swatches = set(re.findall(r'class="swatch" style="background: (#\w+)"', text))
+    assert swatches <= {*drawn, *_PARTS.values()}
 
 
 def test_one_run_and_its_place(tmp_path: Path) -> None:
@@ -253,8 +270,23 @@ def test_scaling(tmp_path: Path) -> None:
     drawn = [a["aria-label"] for tag, a in page.tags if tag == "svg"]
     assert drawn == ["rows per second; dotted: ideal", "efficiency, %"]
     assert "4 100 3,000 3,000 3,000 3.00 75 %" in page.text
+    check_looks(out.read_text(), runs=0, curves=1)
     for svg in re.findall(r"<svg.*?</svg>", out.read_text(), re.DOTALL):
         ElementTree.fromstring(svg.replace("xlink:href", "href"))  # well-formed
+
+
+def test_colors_of_runs_and_of_scaling(tmp_path: Path) -> None:
+    """The first curve's is none that a run has."""
+    one, table, out = recorded(tmp_path / "one", {}), tmp_path / "a.csv", tmp_path / "page.html"
+    write_csv(table, [measurement(n, i, 1000.0 * n) for n in (1, 2) for i in (1, 2)])
+    assert main(["report", str(one), "--bench", str(table), "--out", str(out)]) == 0
+    text = out.read_text()
+    check_looks(text, runs=1, curves=1)
+    curves, scaling = text.split("<h2>Scaling</h2>")
+    assert color_of(0) in curves
+    assert color_of(1) not in curves
+    assert color_of(1) in scaling
+    assert color_of(0) not in scaling
 
 
 def test_what_cannot_be_reported(

@@ -118,7 +118,7 @@ def _without(
 
 
 def _origin(variable: Variable) -> tuple[Variable, Order]:
-    """What a variable has the entries of, and of each of its axes the axis there."""
+    """The variable that has the same entries, and of each axis the one there."""
     order: Order = tuple(range(variable.type.ndim))
     while (inner := _inner_axes(variable)) is not None:
         order, variable = _through(order, inner), variable.owner.inputs[0]

@@ -17,7 +17,8 @@ from synkhronos.cli._scaling import Curve
 
 _FIGURES = 24  # of curves
 _MARKED = 30  # points; of fewer, each is drawn
-_PARTS = dict(zip(SPLIT, ("#0072b2", "#009e73", "#d55e00", "#cc79a7", "#8c8c8c"), strict=True))
+# shades of a colour that no run has
+_PARTS = dict(zip(SPLIT, ("#4b3f8f", "#7d70c0", "#ada4dc", "#d6d1ee", "#8c8c8c"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ def page(runs: Sequence[Run], scaling: Sequence[Curve]) -> str:
         colors=[color_of(run.number) for run in runs],
         parts=_PARTS,
         curves=scaling,
-        scaling=[Markup(svg) for svg in scaling_svgs(scaling, "scaling")],
-        curve_colors=[color_of(i) for i in range(len(scaling))],
+        scaling=[Markup(svg) for svg in scaling_svgs(scaling, "scaling", len(runs))],
+        curve_colors=[color_of(len(runs) + i) for i in range(len(scaling))],
         now=datetime.datetime.now().isoformat(" ", "minutes"),
         version=synkhronos.__version__,
     )
