@@ -564,6 +564,28 @@ def test_data_is_run_as_code_in_one_module() -> None:
     assert found == {"_transport.serialization"}
 
 
+UNPICKLES = re.compile(r"(unpack_graph|serialization\.read|deserialize_keras_object)$")
+CACHES = {
+    "CACHE_DIR",
+    "jax_compilation_cache_dir",
+}  # settings of libraries that unpickle from there
+LISTED = re.compile(r"(?m)^   \* - ``([\w.]+)``$")
+
+
+def test_places_that_unpickle_are_listed() -> None:
+    """T5: the page on trust says of each whose bytes become objects."""
+    page = (Path(__file__).parents[1] / "docs" / "explanation" / "trust.rst").read_text()
+    listed = LISTED.findall(page)
+    assert len(listed) == len(set(listed))
+    found = set()
+    for name, tree in modules().items():
+        words = {n.attr for n in nodes(tree) if isinstance(n, ast.Attribute)}
+        words |= {n.value for n in nodes(tree) if isinstance(n, ast.Constant)}
+        if words & CACHES or any(UNPICKLES.search(c) for c in calls(tree)):
+            found.add(name)
+    assert found == set(listed)
+
+
 # What opens a file by its name, and the modules that may: `_host.files`, and others with a reason.
 OPENS = re.compile(
     r"((^|os\.|Path\(.*\)\.)open|\.((read|write)_(text|bytes)|touch|open_memmap|tofile|dump_stats)"
@@ -590,7 +612,6 @@ OPEN_FILES = {
     "_transport.words.waiting": OF_THE_KERNEL,
     "cli._bench.bench_process": OF_THE_KERNEL,
     "cli._command_line": OF_THE_KERNEL,
-    "cli._doctor.examination": "a name with the pid, in a folder of the user",
     "cli._parser": OF_THE_PACKAGE,
     "cli._report.page": OF_THE_PACKAGE,
     "cli._top.watched_groups": OF_THE_KERNEL,
@@ -616,6 +637,36 @@ def test_files_are_opened_in_one_module() -> None:
         if any(OPENS.search(c) and not c.startswith("files.") for c in calls(tree)):
             found.add(name)
     assert found == OPEN_FILES.keys()
+
+
+# What changes files by names, which a stranger may have given to others meanwhile.
+PERMITS = re.compile(r"(^|\.)(l?chmod|l?chown|utime|copy(2|stat|mode|tree))$")
+RENAMES = re.compile(
+    r"(^|\.)(rmtree|removedirs|unlink|rmdir|mkdir|makedirs|mkdtemp|mkstemp|mkfifo|renames?|symlink(_to)?"
+    r"|hardlink_to|touch)$|^os\.(replace|remove|link)$|^shutil\.move$|(^|\.)(new|draft|path)\.replace$"
+)
+NO_LINK = "a name in a folder, where a link is changed and not followed"
+RENAMING = {
+    "_backends.mpi": "what this process has mapped in /dev/shm, whose names only owners change",
+    "_host.files": "",
+    "cli._doctor.examination": "the folder of compiled code, whose writers can run code",
+    "cli.new": "a folder that the user names",
+    "extensions._saving.checkpoints": NO_LINK,
+    "pymc._after.store": NO_LINK,
+    "pymc._fleet.results": "a temporary folder of its own",
+    "testing.killing": "folders that it makes",
+    "training._record.exporters.process": NO_LINK,
+}
+
+
+def test_names_are_changed_in_few_modules() -> None:
+    """T7: permissions are changed by descriptors; other changes follow no link."""
+    found = set()
+    for name, tree in modules().items():
+        assert not any(PERMITS.search(c) for c in calls(tree)), name
+        if any(RENAMES.search(c) and not c.startswith("files.") for c in calls(tree)):
+            found.add(name)
+    assert found == RENAMING.keys()
 
 
 # Who starts an interpreter with code or a module; all others ask `start_interpreter`.

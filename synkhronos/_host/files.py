@@ -16,9 +16,12 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+OWN = 0o700  # of a folder that only its owner enters
+OWN_FILE = 0o600
 MOST = 1 << 26  # bytes of a file that is read as a whole, if the caller sets no other bound
 
 _READS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a pipe would wait for a writer
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CREATES = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _SHARED_MODE = 0o666  # without what the umask takes away
 
@@ -93,11 +96,25 @@ def create(path: Name, contents: str | bytes | memoryview, lasting: bool = True)
             os.fsync(descriptor)
 
 
-def replace(path: Name, contents: str | bytes | memoryview, lasting: bool = True) -> None:
+def replace(
+    path: Name,
+    contents: str | bytes | memoryview,
+    lasting: bool = True,
+    mode: int | None = None,
+) -> None:
     """Write a file as a whole; what had the name before stays until the new one is on the disk.
 
-    A link is replaced, and not followed. The permissions of an earlier file stay. If it need not be
-    `lasting`, that holds for kills and full disks, and not for a crash of the machine.
+    A link is replaced, and not followed. If it need not be `lasting`, that holds for kills and full
+    disks, and not for a crash of the machine.
+
+    Parameters
+    ----------
+    path : path
+    contents : str, bytes or memoryview
+    lasting : bool
+    mode : int, optional
+        The permissions. Default: those of an earlier file of this user, else what the umask leaves.
+        A stranger's file gives none.
 
     Raises
     ------
@@ -106,23 +123,110 @@ def replace(path: Name, contents: str | bytes | memoryview, lasting: bool = True
     """
     path = Path(path)
     earlier = _status(path)
-    if earlier is not None and stat.S_ISLNK(earlier.st_mode):
-        earlier = None
-    if earlier is not None:
+    if earlier is not None and not stat.S_ISLNK(earlier.st_mode):
         _check_regular(earlier, path)
-    new = path.with_name(f".{secrets.token_hex(8)}.new")
+        if mode is None and earlier.st_uid == os.geteuid():
+            mode = earlier.st_mode & 0o777
     try:
-        create(new, contents, lasting)
-        if earlier is not None:
-            new.chmod(stat.S_IMODE(earlier.st_mode))
-        new.replace(path)
-        if lasting:
-            sync(path.parent)
+        with draft(path, lasting, mode) as file:
+            file.write(_raw(contents))
     except OSError as exc:
         exc.filename = os.fspath(path)
         raise
+
+
+@contextlib.contextmanager
+def draft(path: Name, lasting: bool = True, mode: int | None = None) -> Iterator[io.BufferedWriter]:
+    """A context with a new file, which gets the name `path` at the end.
+
+    If the context raises, the file goes. For a library that opens files by name: see `name_of`.
+
+    Parameters
+    ----------
+    path : path
+    lasting : bool
+    mode : int, optional
+        The permissions. Default: what the umask leaves.
+
+    Raises
+    ------
+    OSError
+    """
+    path = Path(path)
+    new = path.with_name(f".{secrets.token_hex(8)}.new")
+    try:
+        # more permissions come after its making, by the descriptor: the name may be a link by then
+        descriptor = os.open(new, os.O_RDWR | _CREATES, _SHARED_MODE if mode is None else 0)
+        with open(descriptor, "wb") as file:
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            yield file
+            file.flush()
+            if lasting:
+                os.fsync(descriptor)
+            _check_still(new, descriptor)
+            new.replace(path)
+        if lasting:
+            sync(path.parent)
     finally:
         new.unlink(missing_ok=True)
+
+
+def name_of(descriptor: int) -> str:
+    """A name of what a descriptor has open, in this process, whatever becomes of its own name."""
+    return f"/proc/self/fd/{descriptor}"
+
+
+@contextlib.contextmanager
+def new_folder(path: Name) -> Iterator[Path]:
+    """A context with another name of a new folder, which leads to it whatever becomes of its own.
+
+    Nobody else enters it before the end. Then its files, and it, are forced to the disk, with the
+    permissions that the umask leaves.
+
+    Raises
+    ------
+    FileExistsError
+        There is something of this name, or another user has put it there.
+    OSError
+    """
+    os.mkdir(path)
+    descriptor = os.open(path, _FOLDER | os.O_NOFOLLOW)
+    try:
+        made = os.fstat(descriptor)
+        if made.st_uid == os.geteuid():
+            os.fchmod(descriptor, OWN)
+        if made.st_uid != os.geteuid() or os.listdir(descriptor):
+            raise _taken(path)
+        yield Path(name_of(descriptor))
+        for name in os.listdir(descriptor):
+            inner = os.open(name, _READS | os.O_NOFOLLOW, dir_fd=descriptor)
+            try:
+                os.fchmod(inner, made.st_mode & _SHARED_MODE)
+                os.fsync(inner)
+            finally:
+                os.close(inner)
+        os.fchmod(descriptor, stat.S_IMODE(made.st_mode))
+        os.fsync(descriptor)
+        _check_still(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Name, mode: int = 0o777) -> None:
+    """Make a folder, and those above it, unless it is there.
+
+    Raises
+    ------
+    OSError
+        It cannot be made, or the name is that of a file, or of a link that another user has made.
+    """
+    path = Path(path)
+    path.mkdir(mode, parents=True, exist_ok=True)
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
+        text = "it is a link of another user, which is not followed: remove it"
+        raise OSError(errno.ELOOP, text, os.fspath(path))
 
 
 def write(path: Name, contents: str | bytes) -> None:
@@ -136,7 +240,11 @@ def write(path: Name, contents: str | bytes) -> None:
     if not place.exists() or place.is_file():
         replace(place, contents)
         return
-    with open(place, "wb") as file:  # such as /dev/stdout, or the pipe of >(...) in a shell
+    # such as /dev/stdout, or the pipe of >(...) in a shell; not what has come in its place since
+    descriptor = os.open(place, os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
+    with open(descriptor, "wb") as file:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _taken(path)
         file.write(_raw(contents))
 
 
@@ -198,17 +306,32 @@ def _opened(path: Name, flags: int) -> int:
 
 def sync(path: Name) -> None:
     """Force a file, or a folder's list of names, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, _READS)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
+def is_own(found: os.stat_result) -> bool:
+    """Whether only this user may write to a file or a folder."""
+    return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
 def is_still(path: Name, descriptor: int) -> bool:
     """Whether a name is that of the file that a descriptor has open."""
     named, opened = _status(Path(path)), os.fstat(descriptor)
     return named is not None and os.path.samestat(named, opened)
+
+
+def _check_still(path: Name, descriptor: int) -> None:
+    if not is_still(path, descriptor):
+        raise _taken(path)
+
+
+def _taken(path: Name) -> OSError:
+    text = "another process has put something in its place"
+    return FileExistsError(errno.EEXIST, text, os.fspath(path))
 
 
 def _raw(contents: str | bytes | memoryview) -> bytes | memoryview:

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from synkhronos._host.files import appending
+from synkhronos._host.files import appending, make_folder
 
 
 class RankLogs:
@@ -25,7 +25,7 @@ class RankLogs:
         """Append a line."""
         with contextlib.suppress(OSError):
             if rank not in self._files:
-                self._folder.mkdir(parents=True, exist_ok=True)
+                make_folder(self._folder)
                 path = self._folder / f"rank-{rank}.log"
                 self._files[rank] = appending(path)
             now = time.strftime("%Y-%m-%d %H:%M:%S")

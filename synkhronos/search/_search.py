@@ -18,6 +18,7 @@ from synkhronos._checks import (
     shown,
 )
 from synkhronos._errors import InputError, InputTypeError, StartFailed
+from synkhronos._host import files
 from synkhronos._host.cores import available, divided, shares
 from synkhronos._host.system import trouble
 from synkhronos.search._ownership import owner, take_over
@@ -178,7 +179,7 @@ def _folder(given: Any) -> Path | None:
         return None
     folder = Path(os.fspath(given))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        files.make_folder(folder)
     except OSError as exc:
         raise InputError(f"search: log_dir={str(folder)!r}: {exc.strerror}") from None
     return folder

@@ -355,6 +355,27 @@ def test_a_failed_save_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPa
     assert checkpoints.steps() == [1]
 
 
+def test_a_folder_that_is_taken_while_it_is_written(folder: Path, tmp_path: Path) -> None:
+    """T7: a stranger puts a link in its place, to another checkpoint of this user."""
+    mine = Checkpoints(tmp_path / "mine", weights("v")).save(1)
+    before = {path.name: path.read_bytes() for path in mine.iterdir()}
+    checkpoints = Checkpoints(folder, weights("w"))
+    checkpoints.save(1)
+    save = checkpoints._files.save_file
+
+    def taken(arrays: Any, path: Any) -> None:
+        new = folder / ".tmp-step-00000002"
+        new.rename(folder / "away")
+        new.symlink_to(mine)
+        save(arrays, path)
+
+    checkpoints._files = SimpleNamespace(save_file=taken)
+    with pytest.raises(FileExistsError, match="another process has put something in its place"):
+        checkpoints.save(2)
+    assert {path.name: path.read_bytes() for path in mine.iterdir()} == before
+    assert checkpoints.steps() == [1]
+
+
 @pytest.mark.parametrize("moment", range(1, 10))
 def test_a_stop_between_any_two_steps_of_replacing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, moment: int

@@ -20,6 +20,7 @@ TRACED = (
     "fallocate,copy_file_range,sendfile,close,dup,dup2,dup3,sync,syncfs,sync_file_range"
 )
 _LINE = re.compile(r"(?:\d+ +)?(\w+)\((.*)\) += (-?\d+)")
+_OPEN = re.compile(r"/proc/self/fd/(\d+)")
 _TEXT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 
 
@@ -126,8 +127,15 @@ class Disk:
             raise AssertionError(f"{act.name} is not understood")
         return False
 
+    def _whole(self, act: Act) -> str:
+        """The path of a call that may name a file in an open folder."""
+        path = act.texts[0].decode()
+        inside = not path.startswith("/") and not act.flags.startswith("AT_FDCWD")
+        return f"{self._paths[act.numbers[0]]}/{path}" if inside else path
+
     def _find(self, path: str) -> tuple[Folder, str] | None:
         """The folder in which a path's last name stands."""
+        path = _OPEN.sub(lambda match: self._paths.get(int(match[1]), match[0]), path)
         if not path.startswith(self._base + "/"):
             return None
         *folders, name = path[len(self._base) + 1 :].split("/")
@@ -142,7 +150,7 @@ class Disk:
         return False
 
     def _openat(self, act: Act) -> bool:
-        path = act.texts[0].decode()
+        path = self._whole(act)
         found = self._find(path)
         if path == self._base:
             self._open[act.answer] = self.root
@@ -205,10 +213,7 @@ class Disk:
     _renameat = _rename
 
     def _unlinkat(self, act: Act) -> bool:
-        name = act.texts[0].decode()
-        if not name.startswith("/"):
-            name = f"{self._paths[act.numbers[0]]}/{name}"
-        return self._removed(name)
+        return self._removed(self._whole(act))
 
     def _unlink(self, act: Act) -> bool:
         return self._removed(act.texts[0].decode())

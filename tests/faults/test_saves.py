@@ -18,7 +18,7 @@ from selection import thorough
 
 from synkhronos.testing.killing import CALLS, KILL, NEVER, Outcome, Stage, points
 
-CHANGING = "mkdir,write,ftruncate,rename,renameat,chmod,unlink,unlinkat,rmdir,fsync"
+CHANGING = "mkdir,write,ftruncate,rename,renameat,fchmod,unlink,unlinkat,rmdir,fsync"
 FAILING = f"{CHANGING},openat,pwrite64,renameat2,fdatasync"
 # the first makes the acts of "after a kill" but for its leavings, the second those of a new step
 REPEATED_CUTS = ("next", "lower")

@@ -8,6 +8,7 @@ import signal
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -164,3 +165,120 @@ def test_whether_a_name_is_still_that_of_an_open_file(tmp_path: Path) -> None:
         assert not files.is_still(tmp_path / "b" / "c", descriptor)
     finally:
         os.close(descriptor)
+
+
+SECRET, SETUID = 0o600, 0o4755
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A private file of ours."""
+    place = tmp_path / "secret"
+    place.write_text("secret")
+    place.chmod(SECRET)
+    return place
+
+
+def swapped(calls: Callable[..., Any], *swaps: Callable[[], None]) -> Callable[..., Any]:
+    """A function that first does what a stranger does meanwhile, once."""
+    left = list(swaps)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        while left:
+            left.pop()()
+        return calls(*args, **kwargs)
+
+    return call
+
+
+def test_permissions_are_not_set_by_a_name(
+    secret: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger puts a link in the place of the new file, before it gets its permissions."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "a").write_text("old")
+    (folder / "a").chmod(0o666)
+
+    def swap() -> None:
+        (new,) = folder.glob("*.new")
+        new.unlink()
+        new.symlink_to(secret)
+
+    monkeypatch.setattr(os, "fsync", swapped(os.fsync, swap))
+    with pytest.raises(FileExistsError, match="another process has put something in its place"):
+        files.replace(folder / "a", "new")
+    assert stat.S_IMODE(secret.stat().st_mode) == SECRET
+    assert secret.read_text() == "secret"
+    assert (folder / "a").read_text() == "old"
+    assert [p.name for p in folder.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("whose", ["mine", "another's"])
+def test_which_permissions_stay(
+    tmp_path: Path, whose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No bits that run a file as its owner, and none of a stranger's file."""
+    place = tmp_path / "a"
+    place.write_text("old")
+    place.chmod(SETUID | 0o2020)
+    if whose != "mine":
+        monkeypatch.setattr(os, "geteuid", lambda: place.stat().st_uid + 1)
+    (tmp_path / "plain").touch()
+    plain = stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+    files.replace(place, "new")
+    assert stat.S_IMODE(place.stat().st_mode) == (0o775 if whose == "mine" else plain)
+    files.replace(place, "new", mode=SECRET)
+    assert stat.S_IMODE(place.stat().st_mode) == SECRET
+
+
+def test_a_new_folder_that_is_taken_away(secret: Path, tmp_path: Path) -> None:
+    """What is written goes into the folder that was made, whatever leads to it."""
+    place, away, mine = tmp_path / "new", tmp_path / "away", tmp_path / "mine"
+    mine.mkdir()
+    (mine / "a").write_text("thesis")
+
+    def write() -> None:
+        with files.new_folder(place) as inside:
+            assert stat.S_IMODE(place.stat().st_mode) == 0o700
+            place.rename(away)
+            place.symlink_to(mine)
+            (inside / "a").write_text("new")
+
+    with pytest.raises(FileExistsError, match="another process has put something in its place"):
+        write()
+    assert (mine / "a").read_text() == "thesis"
+    assert (away / "a").read_text() == "new"
+    place.unlink()
+    with pytest.raises(OSError, match="symbolic"), files.new_folder(place) as inside:
+        (inside / "a").symlink_to(secret)
+    assert stat.S_IMODE(secret.stat().st_mode) == SECRET
+
+
+def test_a_device_that_becomes_a_file(
+    secret: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def swap() -> None:
+        pipe.unlink()
+        pipe.hardlink_to(secret)
+
+    monkeypatch.setattr(os, "open", swapped(os.open, swap))
+    with pytest.raises(FileExistsError, match="another process"):
+        files.write(pipe, "x")
+    assert secret.read_text() == "secret"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="it takes root to make a link of another user")
+def test_folders_behind_links_of_others(tmp_path: Path) -> None:
+    mine, link = tmp_path / "mine", tmp_path / "link"
+    mine.mkdir()
+    link.symlink_to(mine)
+    files.make_folder(link)  # of this user
+    os.lchown(link, 65534, 65534)
+    with pytest.raises(OSError, match="it is a link of another user"):
+        files.make_folder(link)
+    files.make_folder(tmp_path / "a" / "b", files.OWN)
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700

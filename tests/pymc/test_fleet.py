@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,9 @@ from synkhronos._errors import InputError, InputTypeError, SynkhronosError
 from synkhronos.pymc._fleet import compilations
 from synkhronos.pymc._fleet.compilations import Compilations
 from synkhronos.pymc._fleet.fitted import Sampled
-from synkhronos.pymc._fleet.names import seed_of
+from synkhronos.pymc._fleet.names import file_of, seed_of
 from synkhronos.pymc._fleet.one_graph import one_graph
+from synkhronos.pymc._fleet.results import Folder, write_result
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 SHORT = {"draws": 20, "tune": 20, "chains": 2, "nuts_sampler": "nutpie"}
@@ -199,10 +202,93 @@ def test_a_folder_is_resumed(tmp_path: Path) -> None:
         synk.pymc.map(fit, items, folder=results, random_seed=2)
     with pytest.raises(InputError, match="another item named a: remove it"):
         synk.pymc.map(fit, {"a": "other"}, folder=results)
-    results.chmod(0o777)
+    results.chmod(0o770)
     with pytest.raises(InputError, match=r"another user may write to .* results are pickles"):
         synk.pymc.map(fit, items, folder=results)
     assert fit.calls() == []
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> tuple[Folder, Path]:
+    """A folder with the result 1 of the item "a", and its file."""
+    folder = Folder(tmp_path / "results")
+    folder.entropy(1, 1)
+    write_result(str(folder.path), "a", "digest", 1)
+    assert folder.has("a", "digest")
+    assert folder.read("a") == 1
+    return folder, folder.path / file_of("a")
+
+
+def test_results_are_for_their_owner_only(result: tuple[Folder, Path]) -> None:
+    """T5: a file or a folder that a group or others may write to is not unpickled."""
+    folder, file = result
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(p.stat().st_mode) for p in folder.path.iterdir()} == {0o600}
+    for place, mode in ((file, 0o620), (file, 0o602), (folder.path, 0o770), (folder.path, 0o702)):
+        before = stat.S_IMODE(place.stat().st_mode)
+        place.chmod(mode)
+        with pytest.raises(InputError, match="another user may write to"):
+            Folder(folder.path).read("a")
+        place.chmod(before)
+    assert folder.read("a") == 1
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="it takes root to give a file to another user")
+def test_results_of_another_user_are_refused(result: tuple[Folder, Path]) -> None:
+    folder, file = result
+    os.chown(file, 65534, -1)
+    for look in (lambda: folder.read("a"), lambda: folder.has("a", "digest")):
+        with pytest.raises(InputError, match="another user may write to"):
+            look()
+    os.chown(folder.path, 65534, -1)
+    with pytest.raises(InputError, match="another user may write to"):
+        Folder(folder.path)
+
+
+DAMAGE = {
+    "empty": lambda whole: b"",
+    "no head": lambda whole: whole.partition(b"\n")[2],
+    "half": lambda whole: whole[:-3],
+    "longer": lambda whole: whole + b"x",
+    "a bit": lambda whole: whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:],
+    "list": lambda whole: b"[1]\n" + whole,
+    "other keys": lambda whole: b"{}\n" + whole,
+    "binary": lambda whole: b"\xff\xfe\n",
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_result_is_missing(
+    result: tuple[Folder, Path], kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named, and never counts as done."""
+    folder, file = result
+    file.write_bytes(DAMAGE[kind](file.read_bytes()))
+    assert not folder.has("a", "digest")
+    assert f"{file} is damaged: item a is fitted again" in caplog.text
+    with pytest.raises(SynkhronosError, match=re.escape(str(file))):
+        folder.read("a")
+    write_result(str(folder.path), "a", "digest", 2)
+    assert folder.has("a", "digest")
+    assert folder.read("a") == 2
+
+
+def test_a_result_that_is_gone(result: tuple[Folder, Path]) -> None:
+    folder, file = result
+    file.unlink()
+    assert not folder.has("a", "digest")
+    with pytest.raises(SynkhronosError, match=r"item a, .*\.fit', cannot be read: No such file"):
+        folder.read("a")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", '{"random_seed": "1"}', "\xff", '{"random_seed": -1}']
+)
+def test_a_damaged_seed(result: tuple[Folder, Path], text: str) -> None:
+    folder, _ = result
+    (folder.path / "seed.json").write_text(text, encoding="latin1")
+    with pytest.raises(InputError, match=r"seed.json' is damaged: it has no random_seed"):
+        folder.entropy(1, 1)
 
 
 @pytest.mark.timeout(120)

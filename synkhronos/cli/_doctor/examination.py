@@ -27,7 +27,7 @@ from synkhronos._backends import nccl as nccl_backend
 from synkhronos._backends.mpi import launch
 from synkhronos._engine.group import Group
 from synkhronos._host import cores as _cores
-from synkhronos._host import memory_limits
+from synkhronos._host import files, memory_limits
 from synkhronos._host.devices import get_n_gpu, has_plugin, visible_gpus
 from synkhronos._host.environment import blas, driver, versions
 from synkhronos._host.polling import readable
@@ -263,13 +263,19 @@ def _caches() -> Iterator[Finding]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f"synkhronos-doctor-{os.getpid()}"
-        probe.touch()
+        files.create(probe, "", lasting=False)
         probe.unlink()
+        found = folder.stat()
     except OSError as exc:
         fix = "set PYTENSOR_FLAGS=base_compiledir=FOLDER to a folder that you can write to"
         yield Finding("caches", "PyTensor", BAD, f"{folder}: {exc.strerror}", fix)
-    else:
+        return
+    if files.is_own(found):
         yield Finding("caches", "PyTensor", GOOD, str(folder))
+        return
+    text = f"{folder}: another user may write to it, and it holds code that your programs run"
+    fix = f"chmod go-w {folder}, or set PYTENSOR_FLAGS=base_compiledir=FOLDER to one of your own"
+    yield Finding("caches", "PyTensor", NOTE, text, fix)
 
 
 def _start() -> Iterator[Finding]:

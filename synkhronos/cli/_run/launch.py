@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from synkhronos._engine.exit_codes import AGAIN, DEATH, INTERRUPTED, NO_START, STALL, USAGE
 from synkhronos._errors import InputError, StartFailed
-from synkhronos._host.files import check_place
+from synkhronos._host.files import check_place, make_folder
 from synkhronos._host.rank_logs import RankLogs
 from synkhronos._host.system import trouble
 from synkhronos.cli._run.plan import Machine, Plan, plan_of
@@ -56,7 +56,7 @@ def _logs(plan: Plan) -> RankLogs | None:
     if plan.log_dir is None:
         return None
     try:
-        plan.log_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(plan.log_dir)
         check_place(plan.log_dir / "rank-0.log")
     except OSError as exc:
         raise UsageError(f"--log-dir {plan.log_dir}: {exc.strerror}") from None

@@ -522,17 +522,13 @@ class Checkpoints(ProcessBound):
         place = self.folder / f"step-{step:08d}"
         made = self.folder / f"{_LEAVINGS}{place.name}"
         try:
-            made.mkdir()
-            self._save_arrays(arrays, made / _ARRAYS)
-            body["blake2b"] = _digest(made / _ARRAYS)
-            # from the clock, so that an unreadable one does not become the latest
-            last = max([n for n, _, _ in listed if n is not None], default=0)
-            body["serial"] = max(last + 1, time.time_ns())
-            files.create(made / _META, _sealed(body))
-            # safetensors makes the file readable only for its owner
-            (made / _ARRAYS).chmod((made / _META).stat().st_mode)
-            for path in (made / _ARRAYS, made):
-                files.sync(path)
+            with files.new_folder(made) as inside:
+                self._save_arrays(arrays, inside / _ARRAYS)
+                body["blake2b"] = _digest(inside / _ARRAYS)
+                # from the clock, so that an unreadable one does not become the latest
+                last = max([n for n, _, _ in listed if n is not None], default=0)
+                body["serial"] = max(last + 1, time.time_ns())
+                files.create(inside / _META, _sealed(body), lasting=False)
             if os.path.lexists(place):
                 # a folder cannot replace another; until the next rename the old one counts
                 place.rename(self.folder / f".old-{place.name}")
@@ -746,7 +742,7 @@ def _damaged(place: Path, why: str) -> CheckpointError:
 def _make(folder: Path) -> None:
     if not folder.is_dir():
         _make(folder.parent)
-        folder.mkdir(exist_ok=True)
+        files.make_folder(folder)
         files.sync(folder.parent)
 
 

@@ -80,7 +80,7 @@ class StoredArray:
             full = np.zeros((self.block, *self.event), self.dtype)
             full[: len(values)] = values
         path = self.path(draws)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(path.parent)
         files.replace(path, memoryview(np.ascontiguousarray(full)).cast("B"), lasting=False)
 
 

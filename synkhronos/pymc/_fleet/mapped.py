@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 import pytensor
 
 from synkhronos._checks import check_integer, check_seconds, or_none, shown
 from synkhronos._errors import InputError, InputTypeError, StartFailed
+from synkhronos._host import files
 from synkhronos._host.cores import available, shares
 from synkhronos._host.system import trouble
 from synkhronos._transport.processes.interpreter import lifeline
@@ -92,7 +94,8 @@ def map(
     A draw depends on the seed, the name of the item and its data only: not on the number of
     slots, the order of items, or what else is fitted.
 
-    Results are pickles: a folder that another user may write to is refused.
+    Results are pickles: a folder that another user may write to is refused, also one that a group
+    may write to. The files are readable for their owner only. A damaged result counts as missing.
 
     Examples
     --------
@@ -124,7 +127,7 @@ def map(
     place = Folder(folder)
     entropy = place.entropy(asked, int(np.random.SeedSequence().generate_state(2, np.uint64)[0]))
     left = [i for i in _placed(packed, len(head)) if not place.has(i.name, i.digest)]
-    logs = None if log_dir is None else Folder(log_dir).path
+    logs = None if log_dir is None else _log_folder(log_dir)
     slots = shares(there[:cores], min(cores // members, max(1, len(left))))[::-1]
     failed: Mapping[Hashable, str] = {}
     if left:
@@ -140,6 +143,15 @@ def map(
         failed = fleet.failed
     place.note_failed(failed)
     return Fits(place, list(found), failed)
+
+
+def _log_folder(given: str | os.PathLike[str]) -> Path:
+    folder = Path(os.fspath(given)).absolute()
+    try:
+        files.make_folder(folder)
+    except OSError as exc:
+        raise InputError(f"map: log_dir={str(folder)!r}: {exc.strerror}") from None
+    return folder
 
 
 def _settings() -> dict[str, object]:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import logging
 import os
 import shutil
-import stat
 import tempfile
 import weakref
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host import files
 from synkhronos._transport.serialization import pack_graph, unpack_graph
 from synkhronos.pymc._fleet.names import file_of
 
+log = logging.getLogger("synkhronos")
+
 _SEED, _FAILED = "seed.json", "failed.json"
+_LONGEST_HEAD = 1 << 20  # bytes of the first line of a result
+_PIECE = 1 << 20  # bytes that are read together
 
 
 class Folder:
@@ -40,8 +46,8 @@ class Folder:
             weakref.finalize(self, shutil.rmtree, given, ignore_errors=True)
         self.path = Path(os.fspath(given)).absolute()
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            _check_own(self.path)
+            files.make_folder(self.path, files.OWN)
+            _check_own(self.path, self.path.stat())
         except OSError as exc:
             raise InputError(f"map: folder={str(self.path)!r}: {exc.strerror}") from None
 
@@ -51,14 +57,22 @@ class Folder:
         Raises
         ------
         InputError
-            The folder has another one.
+            The folder has another one, or its file is damaged.
         """
         path = self.path / _SEED
         if not path.exists():
             found = fresh if asked is None else asked
-            files.replace(path, json.dumps({"random_seed": found}))
+            self._note(_SEED, {"random_seed": found})
             return found
-        kept = int(json.loads(files.read_text(path))["random_seed"])
+        try:
+            kept = json.loads(files.read_text(path))["random_seed"]
+        except (OSError, ValueError, KeyError, TypeError):
+            kept = None
+        if type(kept) is not int or kept < 0:
+            raise InputError(
+                f"map: {str(path)!r} is damaged: it has no random_seed. Write "
+                '{"random_seed": N} into it, with the seed of the results, or give another folder'
+            )
         if asked not in (None, kept):
             raise InputError(
                 f"map: random_seed={asked}, and the results in {str(self.path)!r} have {kept}: "
@@ -68,23 +82,29 @@ class Folder:
 
     def note_failed(self, failed: Mapping[Hashable, str]) -> None:
         """Write down which items have failed, and why."""
-        text = json.dumps({str(name): why for name, why in failed.items()}, indent=1)
-        files.replace(self.path / _FAILED, text)
+        self._note(_FAILED, {str(name): why for name, why in failed.items()})
+
+    def _note(self, file: str, said: Mapping[str, object]) -> None:
+        files.replace(self.path / file, json.dumps(said, indent=1), mode=files.OWN_FILE)
 
     def has(self, name: Hashable, item: str) -> bool:
-        """Whether there is a result of this item.
+        """Whether there is a whole result of this item; a damaged one counts as missing.
 
         Raises
         ------
         InputError
-            It is of another item with the name.
+            It is of another item with the name, or another user may write to it.
         """
         path = self.path / file_of(name)
-        if not path.exists():
+        try:
+            with _opened(path) as file:
+                head = _head(file)
+                whole = head is not None and _digest(file) == head["blake2b"]
+        except FileNotFoundError:
             return False
-        _check_own(path)
-        with files.reading(path) as file:
-            head = json.loads(file.readline())
+        if head is None or not whole:
+            log.warning("map: %s is damaged: item %s is fitted again", path, name)
+            return False
         if head["item"] != item:
             raise InputError(
                 f"map: {str(path)!r} is the result of another item named {name}: remove it, or "
@@ -93,30 +113,74 @@ class Folder:
         return True
 
     def read(self, name: Hashable) -> Any:
-        """The result of an item."""
+        """The result of an item.
+
+        Raises
+        ------
+        SynkhronosError
+            Its file is damaged, or is there no more.
+        """
         path = self.path / file_of(name)
-        _check_own(path)
-        _, _, packed = files.read_bytes(path, None).partition(b"\n")
+        try:
+            with _opened(path) as file:
+                head = _head(file)
+                packed = file.read()
+        except OSError as exc:
+            raise SynkhronosError(
+                f"map: the result of item {name}, {str(path)!r}, cannot be read: {exc.strerror}"
+            ) from None
+        if head is None or hashlib.blake2b(packed).hexdigest() != head["blake2b"]:
+            raise SynkhronosError(
+                f"map: the result of item {name}, {str(path)!r}, is damaged: call map again, which "
+                "fits the item again"
+            )
         return unpack_graph(packed)
 
 
 def write_result(folder: str, name: str, item: str, result: object) -> None:
-    """Write the result of an item.
+    """Write the result of an item, which nobody else may read: a pickle is code.
 
     Raises
     ------
     OSError
     """
-    head = json.dumps({"name": name, "item": item}).encode()
-    files.replace(Path(folder) / file_of(name), head + b"\n" + pack_graph(result))
+    packed = pack_graph(result)
+    found = hashlib.blake2b(packed).hexdigest()
+    head = json.dumps({"name": name, "item": item, "blake2b": found}).encode()
+    path = Path(folder) / file_of(name)
+    files.replace(path, b"".join([head, b"\n", packed]), mode=files.OWN_FILE)
 
 
-def _check_own(path: Path) -> None:
-    found = path.stat()
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & stat.S_IWOTH:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """A context with a file, which nobody else may have written to."""
+    with files.reading(path) as file:
+        _check_own(path, os.fstat(file.fileno()))
+        yield file
+
+
+def _head(file: IO[bytes]) -> Mapping[str, str] | None:
+    """The first line of a result; None if it is damaged."""
+    try:
+        head = json.loads(file.readline(_LONGEST_HEAD))
+    except ValueError:
+        return None
+    return head if isinstance(head, dict) and {"item", "blake2b"} <= head.keys() else None
+
+
+def _digest(file: IO[bytes]) -> str:
+    """Of the rest of a file."""
+    found = hashlib.blake2b()
+    while piece := file.read(_PIECE):
+        found.update(piece)
+    return found.hexdigest()
+
+
+def _check_own(path: Path, found: os.stat_result) -> None:
+    if not files.is_own(found):
         raise InputError(
             f"map: another user may write to {str(path)!r}, and results are pickles, which can run "
-            "any code: give a folder of your own"
+            "any code: give a folder of your own, or take the permission away (chmod go-w)"
         )
 
 

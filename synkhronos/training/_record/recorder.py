@@ -111,7 +111,7 @@ class Recorder:
         _open.add(self)
         try:
             with _explained(self.folder):
-                self.folder.mkdir(parents=True, exist_ok=True)
+                files.make_folder(self.folder)
                 self._descriptors.append(_locked(self.folder))
                 starts = _starts(self.folder, resume)
                 _write_run(self.folder, [*starts, _start(config or {})])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ _FLOATS, _TEXT = _TYPES.index("double"), _TYPES.index("string")
 _GROUP = 1 << 22  # bytes of numbers in a row group
 _KEY = "synkhronos.csv"  # of what we say of the columns, in the file's metadata
 
-_DIGITS = 320  # the largest float has 309; Python refuses texts of more than 4,300
+_BEGINS = (*"0123456789.",)  # of numbers
 
 type Place = tuple[int, str]  # a line of the file, and what is there
 
@@ -40,7 +39,7 @@ class Column:
     text : tuple, optional
         The first field that is no number, if there is one.
     digits : tuple, optional
-        The first integer that is not among the floats of its column.
+        The first number that is not among the floats of its column.
     """
 
     kind: int = 0
@@ -59,21 +58,15 @@ def convert(path: str, dialect: Dialect, target: Path) -> None:
         A line cannot be read; the message begins with its number.
     OSError
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(".converting", dir=target.parent)
-    os.close(descriptor)
-    try:
+    files.make_folder(target.parent)
+    with files.draft(target, mode=files.OWN_FILE) as file:
         before = version_of(path)
         columns: list[Column] = []
-        while not _write(path, dialect, columns, draft):
+        while not _write(path, dialect, columns, files.name_of(file.fileno())):
             # later lines have other values than the first ones, and `columns` has wider types now
             columns[:] = [Column(c.kind, text=c.text) for c in columns]
         if version_of(path) != before:
             raise OSError("the file was written while it was converted. Try again")
-        files.sync(draft)
-        os.replace(draft, target)
-    finally:
-        Path(draft).unlink(missing_ok=True)
 
 
 def version_of(path: str) -> tuple[int, int]:
@@ -180,9 +173,18 @@ def _narrowest(fields: Values, kind: int) -> tuple[int, Values]:
 
 def _cast(fields: Values, kind: str) -> Values:
     try:
-        return fields.cast(kind)
+        found = fields.cast(kind)
     except arrow().ArrowInvalid:
         return None
+    if kind.endswith("int64") and _any(
+        arrow().compute.match_substring(fields, "x", ignore_case=True)
+    ):
+        return None  # pyarrow takes 0x10, which is no number in decimals
+    return found
+
+
+def _any(found: Values) -> bool:
+    return bool(arrow().compute.any(found).as_py())
 
 
 def _first_text(fields: Values) -> int:
@@ -198,11 +200,15 @@ def _first_text(fields: Values) -> int:
 
 
 def _lost_digits(fields: Values, found: Values) -> int | None:
-    """The first row whose integer is not among the floats."""
+    """The first row whose number is too large for a float, or an integer between two floats."""
     values = arrow().compute.fill_null(found, 0.0).to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(np.abs(values) >= EXACT).tolist():
-        text = fields[row].as_py().strip()
-        if text.lstrip("+-").isdigit() and len(text) < _DIGITS and int(text) != int(values[row]):
+        text = fields[row].as_py().strip().lstrip("+-").lstrip("0")
+        whole = text.isdigit()
+        if np.isinf(values[row]):
+            if text[:1] in _BEGINS:  # and not a word, such as inf
+                return int(row)
+        elif whole and int(text) != abs(int(values[row])):
             return int(row)
     return None
 

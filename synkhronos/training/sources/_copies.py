@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -84,17 +83,11 @@ def _copy(system: Any, inside: str, url: str, cache: Path) -> Path:
     found = cache / name_of_copy(url, version, inside.partition("?")[0])
     if found.exists():
         return found
-    cache.mkdir(parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(".copying", dir=cache)
-    os.close(descriptor)
-    try:
-        system.get_file(inside, draft)
+    files.make_folder(cache)
+    with files.draft(found, mode=files.OWN_FILE) as file:
+        system.get_file(inside, files.name_of(file.fileno()))
         if _version(system, inside) != version:
             raise OSError("the remote file was written while it was copied. Try again")
-        files.sync(draft)
-        os.replace(draft, found)
-    finally:
-        Path(draft).unlink(missing_ok=True)
     return found
 
 

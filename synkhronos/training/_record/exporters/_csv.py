@@ -23,7 +23,7 @@ class Table(Target):
 
     def __init__(self, run: Path, folder: Path | None) -> None:
         self._path = (folder or run) / "metrics.csv"
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(self._path.parent)
         self._rows: list[dict[str, Any]] = []
         self._columns: dict[str, None] = {}  # an ordered set
         self._written: int | None = None  # rows; None: the file is to be replaced

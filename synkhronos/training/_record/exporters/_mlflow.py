@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import batched
 from pathlib import Path
 
+from synkhronos._host import files
 from synkhronos.training._record.exporters.numbers import finite, numbers_of
 from synkhronos.training._record.exporters.target import Target
 from synkhronos.training._record.run_folder import read_starts
@@ -31,7 +32,7 @@ class MLflowRun(Target):
         self._metric = Metric
         uri = None if folder is None else f"sqlite:///{folder.resolve() / 'mlflow.db'}"
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            files.make_folder(folder)
         self._client = MlflowClient(tracking_uri=uri)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "synkhronos")
         found = self._client.get_experiment_by_name(name)

@@ -49,7 +49,7 @@ def exported(run: Path, to: str) -> Iterator[None]:
     run: a warning is logged. Its output is in ``log/export-TARGET.log``.
     """
     said = run / "log" / f"export-{to}.log"
-    said.parent.mkdir(exist_ok=True)
+    files.make_folder(said.parent)
     with open(files.appending(said), "ab") as output:
         process = start_interpreter(
             __name__,
