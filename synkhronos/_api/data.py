@@ -14,7 +14,7 @@ from synkhronos._api.unusable import is_masked, why_unusable
 from synkhronos._checks import check_number, shown
 from synkhronos._engine.group import Group, current
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos._host.arena import ArrayRef, FileRef, inode_of
+from synkhronos._host.arena import ArrayRef, FileRef, mapped_inode
 
 _stamps = itertools.count()
 
@@ -231,8 +231,8 @@ class Data:
 
         Raises
         ------
-        InputTypeError, MemoryError
-            Nothing has changed then.
+        InputError, InputTypeError, MemoryError
+            Nothing has changed then. InputError: the file of a numpy.memmap has been replaced.
 
         Notes
         -----
@@ -349,7 +349,7 @@ class Data:
 
     def _map(self, value: np.memmap) -> None:
         self.group.check("Data")
-        inode = inode_of(str(value.filename))
+        inode = mapped_inode(value, str(value.filename))
         self.group.arena.generation += 1
         self._memory = np.empty(0, self._dtype)
         self._view = value

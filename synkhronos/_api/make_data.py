@@ -69,6 +69,8 @@ def data(
     ------
     InputTypeError
         dtype and ndim are unknown, or the value does not fit them.
+    InputError
+        Another file has got the name of that which a numpy.memmap maps.
     MemoryError
         The message says how much was asked for and how much is free.
 

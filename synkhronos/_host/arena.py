@@ -516,6 +516,46 @@ def open_file(ref: FileRef) -> np.ndarray:
         return np.asarray(np.memmap(file, ref.dtype, mode, ref.offset, ref.shape))
 
 
+def mapped_inode(array: np.ndarray, path: str) -> tuple[str, int, int]:
+    """The inode of the file that an array maps, and that has the name `path`.
+
+    Raises
+    ------
+    InputError
+        Another file has the name, which the members would map.
+    """
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size:
+            with mmap.mmap(file.fileno(), 1, access=mmap.ACCESS_READ) as other:
+                now = np.frombuffer(other, np.uint8)
+                addresses = [a.__array_interface__["data"][0] for a in (array, now)]
+                del now  # else the map cannot be closed
+                first, second = _files_at(*addresses)
+            if first == second is not None:
+                return inode_of(file.fileno())
+    raise InputError(
+        f"the array maps a file that is not {path} any more: another one has the name, and members "
+        "would read that. Map it again, by np.load(path, mmap_mode=) or np.memmap, or give a copy, "
+        "np.array(value)"
+    )
+
+
+def _files_at(*addresses: int) -> list[tuple[str, str] | None]:
+    """Device and inode of what is mapped at addresses, as the kernel's table of maps has them.
+
+    Some file systems have other numbers of devices there than in `os.stat`.
+    """
+    found: list[tuple[str, str] | None] = [None] * len(addresses)
+    with open("/proc/self/maps", "rb") as table:
+        for line in table:
+            span, _, _, device, inode, *_ = line.decode(errors="replace").split(maxsplit=5)
+            low, high = (int(end, 16) for end in span.split("-"))
+            for i, address in enumerate(addresses):
+                if low <= address < high:
+                    found[i] = device, inode
+    return found
+
+
 def inode_of(file: str | int) -> tuple[str, int, int]:
     """Machine, device and inode of a file, or of a descriptor's."""
     found = os.stat(file)

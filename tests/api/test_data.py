@@ -590,6 +590,24 @@ def test_maps_of_every_kind(group: synk.Group, file: Path, kind: str) -> None:
         del value, d
 
 
+@pytest.mark.parametrize("kind", ["other", "shorter", "empty", "of both maps"])
+def test_a_mapped_file_that_was_replaced_before(group: synk.Group, file: Path, kind: str) -> None:
+    """The name leads to another file than the array: an error, and the Data stay as they were."""
+    d = synk.data(np.ones((2, 50)))
+    mapped = np.memmap(file, "float64", "r", shape=(40, 50))
+    new = file.with_suffix(".new")
+    new.write_bytes({"shorter": bytes(8), "empty": b""}.get(kind, bytes(16000)))
+    new.replace(file)
+    other = np.memmap(file, "float64", "r", shape=(40, 50)) if kind == "of both maps" else None
+    for set_value in (synk.data, d.set_value):
+        with pytest.raises(synk.InputError, match=r"maps a file that is not .* any more"):
+            set_value(mapped[3:])
+    assert (seen_by_members(d) == 1).all()
+    if other is not None:
+        d.set_value(other[1:])
+        assert (seen_by_members(d) == 0).all()
+
+
 def test_writes_to_a_mapped_file_reach_members(group: synk.Group, file: Path) -> None:
     """Mode r+: what the user writes through the map, members read in the next call."""
     mapped = np.memmap(file, "float64", "r+", shape=(40, 50))
