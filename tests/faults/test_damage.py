@@ -18,6 +18,7 @@ import pytensor
 import pytest
 import saving
 from hostile import ARRAYS, META, Bomb, Forger
+from peak_memory import forget_peak, peak
 from saving import NEW, Case, Run
 
 import synkhronos as synk
@@ -144,19 +145,6 @@ def test_another_format(folder: Path, change: dict[str, Any]) -> None:
         run.checkpoints.restore()
     assert run.stamp() == NEW
     run.checkpoints.restore(1)
-
-
-def peak() -> int:
-    """The most memory that this process has had, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("no VmHWM")
-
-
-def forget_peak() -> int:
-    Path("/proc/self/clear_refs").write_text("5")
-    return peak()
 
 
 def test_hostile_checkpoints(folder: Path, trials: Trials) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import hypothesis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
+from peak_memory import forget_peak, peak
 
 type Tree = Mapping[str, bytes]  # files by their paths below a folder
 
@@ -141,19 +142,6 @@ def _examples(
             raise
 
     (each if seed is None else hypothesis.seed(seed)(each))()
-
-
-def peak() -> int:
-    """The most memory that this process has had since `forget_peak`, in bytes."""
-    with open("/proc/self/status") as status:
-        return next(1024 * int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
-
-
-def forget_peak() -> int:
-    """From now on the peak is that of what follows; returns what is in memory."""
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
-    return peak()
 
 
 def _forbid() -> Callable[[], Any]:

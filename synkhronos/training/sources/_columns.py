@@ -95,8 +95,8 @@ def kind_of(
     if _is_text(found):
         if labels is None:
             raise NotNumbers(
-                f"column {name!r} is text ({kind}): give classes=, the list of its values in the "
-                "order of their numbers"
+                f"column {name!r} is text ({_stored(kind)}): give classes=, the list of its values "
+                "in the order of their numbers"
             )
         return tuple(lists), _LABELS
     if labels is not None:
@@ -104,7 +104,9 @@ def kind_of(
     types = arrow().types
     if types.is_boolean(found) or types.is_integer(found) or types.is_floating(found):
         return tuple(lists), np.dtype(found.to_pandas_dtype())
-    raise NotNumbers(f"column {name!r} is {kind}, and Data hold numbers: {_cure(name, found)}")
+    raise NotNumbers(
+        f"column {name!r} is {_stored(kind)}, and Data hold numbers: {_cure(name, found)}"
+    )
 
 
 def _stored(kind: Kind) -> Kind:
@@ -129,6 +131,38 @@ def _is_list(kind: Kind) -> bool:
 def _is_text(kind: Kind) -> bool:
     types = arrow().types
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def is_text(kind: Kind) -> bool:
+    """Whether values are texts, which may stand in a dictionary."""
+    return _is_text(_stored(kind))
+
+
+def text_bytes(column: Values) -> int:
+    """The bytes that texts of a dictionary take once each row has its own, also in lists."""
+    chunks = column.chunks if isinstance(column, arrow().ChunkedArray) else [column]
+    return sum(_text_bytes(chunk) for chunk in chunks)
+
+
+def _text_bytes(array: Values) -> int:
+    while _is_list(array.type):
+        array = array.flatten()
+    compute, types = arrow().compute, arrow().types
+    if not types.is_dictionary(array.type):
+        return 0
+    lengths = compute.binary_length(array.dictionary).cast("int64").take(array.indices)
+    return int(compute.sum(lengths).as_py() or 0)
+
+
+def check_flat(name: str, kind: Kind) -> None:
+    """Refuse a column in which a row has several values.
+
+    Raises
+    ------
+    ValueError
+    """
+    if arrow().types.is_nested(kind):
+        raise ValueError(f"column {name!r} is {kind}: give one with a value in each row")
 
 
 def _cure(name: str, kind: Kind) -> str:

@@ -19,7 +19,7 @@ from synkhronos._checks import (
 )
 from synkhronos._errors import InputError, SourceError
 from synkhronos._host.secrets import without_secrets
-from synkhronos.training.sources._columns import File, Kind, Values, check_exact, selected
+from synkhronos.training.sources._columns import File, Kind, Values, check_exact, is_text, selected
 from synkhronos.training.sources._conversion import convert, remarks_of, version_of
 from synkhronos.training.sources._copies import is_remote, name_of_copy, on_this_machine
 from synkhronos.training.sources._files import Described, FileSource, Options
@@ -30,7 +30,7 @@ from synkhronos.training.sources._paths import cache_folder
 
 log = logging.getLogger("synkhronos")
 
-_FORMAT = 1  # of converted files; another number when they become others
+_FORMAT = 2  # of converted files; another number when they become others
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Csv(Parquet):
             log.info("csv: %s is converted into %s", without_secrets(path), target)
         return str(target)
 
-    def _described(self, file: File) -> Described:
+    def _described(self, file: File, stored: int) -> Described:
         line, remarks = remarks_of(file)
         names = file.schema_arrow.names
         try:
@@ -69,7 +69,7 @@ class Csv(Parquet):
             raise ValueError(f"line {max(1, line - 1)}: {exc}") from None
         for name in wanted:
             self._check(name, remarks[names.index(name)], file.schema_arrow.field(name).type)
-        return super()._described(file)
+        return super()._described(file, stored)
 
     def _check(self, name: str, column: Values, kind: Kind) -> None:
         """Refuse a column with holes, texts or integers that would not be the numbers wanted."""
@@ -79,14 +79,15 @@ class Csv(Parquet):
                 f"line {column.hole}, column {name!r}: found nothing: fill it, or leave out the "
                 f"line{more}"
             )
-        if kind == "string" and self.labels is None:
+        if is_text(kind) and self.labels is None:
             line, text = column.text
             raise ValueError(f"line {line}, column {name!r}: found {text}, {_cure(text)}")
         if column.digits is not None:
             line, text = column.digits
             raise ValueError(
-                f"line {line}, column {name!r}: found {text}, whose digits float64, the type of "
-                "the column, does not hold: write integers only, or two columns"
+                f"line {line}, column {name!r}: found {text}, which float64, the type of the "
+                "column, does not hold: write integers only, or two columns; or a number below "
+                "1.8e308, or inf"
             )
 
     def where(self, handle: File, row: int) -> str:
@@ -167,7 +168,7 @@ def csv(
     BackendMissing
     SourceError
         A line has more or fewer fields than the first one. In a column that is asked for there is a
-        hole, a text that is no number and has no number by `classes`, or an integer that its type
+        hole, a text that is no number and has no number by `classes`, or a number that its type
         does not hold. Files have other columns than the first. The message names file, line and
         column.
 
@@ -179,7 +180,11 @@ def csv(
     program reads them.
 
     Quotes are as in RFC 4180: a field with separators or ends of lines has quotes around it, and a
-    quote in it is written twice. An empty line is an error, except at the end of the file.
+    quote in it is written twice. An empty line is an error, except at the end of the file. A line
+    ends with a line feed, a carriage return, or both.
+
+    Numbers are decimal, as Python's ``float`` takes them, also ``nan`` and ``inf``. A number beyond
+    1.8e308, which ``float`` makes infinite, is an error.
 
     Examples
     --------

@@ -495,6 +495,14 @@ def check_stored(
         )
 
 
+_LISTED_BYTES = 400  # of memory for a row of a list of files, beside its texts
+
+
+def check_listed(rows: int, texts: int, stored: int) -> None:
+    """Refuse a list of files whose rows and texts would take far more memory than it explains."""
+    check_stored(rows * _LISTED_BYTES + texts, stored, unchecked=UNCHECKED_BLOCK)
+
+
 _MOST_BLOCKS = 1 << 22  # 1 TB in blocks of 256 KB; a list of them takes some 150 MB
 
 

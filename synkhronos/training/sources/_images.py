@@ -137,6 +137,9 @@ def images(
     Cost: the file of each row is opened and decoded whenever the row is read. Without `resize`,
     each file is also opened once to read its size.
 
+    A picture of more than 64 MB is refused if its file has less than 1/4,096 of it: such a file may
+    be made to take all memory.
+
     Hidden entries, such as ``.DS_Store``, ``._1.png`` and ``__MACOSX``, are left out. A line in the
     log names other entries that are no image.
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
@@ -17,13 +19,14 @@ import numpy as np
 from synkhronos._checks import shown
 from synkhronos._host import files
 from synkhronos.training.sources._columns import Values, arrow, selected
-from synkhronos.training.sources._files import check_stored
+from synkhronos.training.sources._files import check_listed, check_stored
 
 CSV = tuple([end + packed for end in (".csv", ".tsv", ".tab") for packed in ("", ".gz", ".zst")])
 _BLOCK = 1 << 22  # bytes of text that are looked at together
 _LONGEST = 1 << 24  # bytes of a line
 _BLANK = 1 << 10  # bytes of empty lines
 _NEWLINE, _RETURN, _QUOTE = 10, 13, 34  # bytes
+_END = re.compile(rb"\r\n?|\n")
 _MARK = b"\xef\xbb\xbf"  # of UTF-8, which Excel writes
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -109,7 +112,10 @@ def texts_of(
     """
     found: list[list[str | None]] = [[] for _ in columns]
     lines: list[str] = []
+    size, stored = 0, os.path.getsize(path)
     for texts in blocks_of(path, dialect):
+        size += len(texts.raw)
+        check_listed(len(lines) + len(texts.begins), size, stored)
         names = selected(columns, texts.names)
         for values, name in zip(found, names, strict=True):
             values += [v or None for v in texts.columns[texts.names.index(name)].to_pylist()]
@@ -134,9 +140,12 @@ def _whole_lines(path: str, skip: int) -> Iterator[bytes]:
         rest += piece
         if line == 1 and rest.startswith(_UTF16):
             raise ValueError("line 1: it is UTF-16, and not UTF-8: save it as CSV in UTF-8")
-        while line <= skip and b"\n" in rest:
-            rest, line = rest.partition(b"\n")[2], line + 1
-        ends = _line_ends(rest) if line > skip else np.empty(0, np.int64)
+        while line <= skip and (end := _END.search(rest)):
+            rest, line = rest[end.end() :], line + 1
+        if line <= skip:
+            continue
+        rest = _with_line_feeds(rest)
+        ends = _line_ends(rest)
         if len(ends):
             yield rest[: ends[-1] + 1]
             line += rest.count(b"\n", 0, ends[-1] + 1)
@@ -148,7 +157,10 @@ def _whole_lines(path: str, skip: int) -> Iterator[bytes]:
 
 
 def _pieces(path: str) -> Iterator[bytes]:
-    """The bytes of a file, unpacked, without the mark of UTF-8; one end of a line is the last."""
+    """The bytes of a file, unpacked, without the mark of UTF-8; one end of a line is the last.
+
+    No piece ends with a carriage return, of which the next might have the line feed.
+    """
     waiting = blank = b""
     with files.reading(path) as file, _unpacked(path, file) as stream:
         found = stream.read(_BLOCK).removeprefix(_MARK)
@@ -180,6 +192,17 @@ def _unpacked(path: str, file: IO[bytes]) -> Iterator[IO[bytes] | gzip.GzipFile]
             yield stream
     else:
         yield file
+
+
+def _with_line_feeds(raw: bytes) -> bytes:
+    """Bytes from the begin of a line, where a return alone, outside of quotes, is a line feed."""
+    if raw.count(b"\r") == raw.count(b"\r\n"):
+        return raw
+    data = np.frombuffer(raw, np.uint8).copy()
+    alone = (data == _RETURN) & ~_quoted(data)
+    alone[:-1] &= data[1:] != _NEWLINE
+    data[alone] = _NEWLINE
+    return data.tobytes()
 
 
 def _line_ends(raw: bytes) -> np.ndarray:

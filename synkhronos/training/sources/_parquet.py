@@ -15,18 +15,30 @@ from synkhronos._host.files import check_regular
 from synkhronos.training.sources._columns import (
     File,
     Where,
+    check_flat,
     first_shape,
     is_one,
     kind_of,
     parquet_of,
     selected,
     side_by_side,
+    text_bytes,
     values_of,
 )
-from synkhronos.training.sources._files import Described, FileSource, Format, Options
+from synkhronos.training.sources._files import (
+    UNCHECKED_BLOCK,
+    Described,
+    FileSource,
+    Format,
+    Options,
+    check_listed,
+    check_stored,
+)
 from synkhronos.training.sources._labels import check_classes
 
 PARQUET = (".parquet", ".pq")
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}  # bytes of values in memory, where not 8
+_LISTED = 1 << 14  # rows of a list that are read together
 
 
 @dataclass(frozen=True)
@@ -42,14 +54,15 @@ class Parquet(Format):
     def describe(self, path: str) -> Described:
         file = self.open(path)
         try:
-            return self._described(file)
+            return self._described(file, os.path.getsize(path))
         finally:
             self.close(file)
 
-    def _described(self, file: File) -> Described:
+    def _described(self, file: File, stored: int) -> Described:
         meta, schema = file.metadata, file.schema_arrow
         blocks = tuple([meta.row_group(i).num_rows for i in range(meta.num_row_groups)])
         names = selected(self.columns, schema.names)
+        _check_values(meta, names, stored)
         kinds = [kind_of(name, schema.field(name).type, self.labels) for name in names]
         if is_one(self.columns, schema.names):
             row, dtype = kinds[0]
@@ -72,6 +85,8 @@ class Parquet(Format):
         names = selected(self.columns, schema.names)
         kinds = [kind_of(name, schema.field(name).type, self.labels) for name in names]
         table = handle.read_row_group(block, columns=names, use_threads=False)
+        stored = _stored(handle.metadata.row_group(block))
+        check_stored(_length_of_texts(table), stored, unchecked=UNCHECKED_BLOCK)
         rows = [row for row, _ in kinds]
 
         def where(row: int) -> str:
@@ -93,8 +108,51 @@ class Parquet(Format):
 
 
 def _opened(path: str) -> File:
+    """A file whose texts are not yet repeated for each row, as a few bytes of it may say."""
+    library = parquet_of()
+    meta = library.read_metadata(path, memory_map=True)
+    leaves = [meta.schema.column(i) for i in range(meta.num_columns)]
+    texts = [i for i, leaf in enumerate(leaves) if leaf.physical_type == "BYTE_ARRAY"]
     # read ahead by pyarrow needs a thread, which stays
-    return parquet_of().ParquetFile(path, memory_map=True, pre_buffer=False)
+    return library.ParquetFile(
+        path, metadata=meta, memory_map=True, pre_buffer=False, read_dictionary=texts
+    )
+
+
+def _chunks(group: Any, names: Sequence[str]) -> list[Any]:
+    """The chunks of some columns in a row group; lists and structs have several."""
+    begins = tuple([f"{name}." for name in names])
+    return [
+        chunk
+        for chunk in map(group.column, range(group.num_columns))
+        if chunk.path_in_schema in names or chunk.path_in_schema.startswith(begins)
+    ]
+
+
+def _stored(group: Any) -> int:
+    """The bytes of a row group in the file, as it says."""
+    return sum(group.column(j).total_compressed_size for j in range(group.num_columns))
+
+
+def _check_values(meta: Any, names: Sequence[str], stored: int) -> None:
+    """Refuse columns that say they have far more values than the file explains."""
+    sizes = [0]
+    groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+    if sum(map(_stored, groups)) > stored:
+        raise ValueError("it is damaged: its row groups have more bytes than the file")
+    for group in groups:
+        size = 0
+        for chunk in _chunks(group, names):
+            values = max(chunk.num_values, group.num_rows)
+            width = _WIDTHS.get(chunk.physical_type, 8)
+            size += max(values * width, chunk.total_uncompressed_size)
+        sizes.append(size)
+    check_stored(max(sizes), stored, unchecked=UNCHECKED_BLOCK)
+    check_stored(sum(sizes), stored)
+
+
+def _length_of_texts(table: Any) -> int:
+    return sum(text_bytes(column) for column in table.columns)
 
 
 def columns_of(path: str, columns: Sequence[str]) -> tuple[list[list[Any]], list[str]]:
@@ -103,14 +161,23 @@ def columns_of(path: str, columns: Sequence[str]) -> tuple[list[list[Any]], list
     Raises
     ------
     ValueError
-        There is no such column, or the file is damaged.
+        There is no such column, it has lists, or the file is damaged.
     """
     check_regular(path)
-    file = _opened(path)
+    file, stored = _opened(path), os.path.getsize(path)
     try:
         names = selected(columns, file.schema_arrow.names)
-        table = file.read(columns=names, use_threads=False)
-        found = [table.column(name).to_pylist() for name in names]
+        for name in names:
+            check_flat(name, file.schema_arrow.field(name).type)
+        check_listed(file.metadata.num_rows, 0, stored)
+        _check_values(file.metadata, names, stored)
+        found: list[list[Any]] = [[] for _ in names]
+        size = 0
+        for batch in file.iter_batches(_LISTED, columns=names, use_threads=False):
+            size += _length_of_texts(batch)
+            check_listed(len(found[0]) + len(batch), size, stored)
+            for values, name in zip(found, names, strict=True):
+                values += batch.column(name).to_pylist()
     finally:
         file.close(force=True)
     return found, [f"row {row}" for row in range(len(found[0]))]
@@ -123,8 +190,7 @@ def _check_lengths(
     meta, start = file.metadata, 0
     for i in range(meta.num_row_groups):
         group = meta.row_group(i)
-        columns = [group.column(j) for j in range(group.num_columns)]
-        stored = [c.num_values for c in columns if c.path_in_schema.startswith(f"{name}.")]
+        stored = [chunk.num_values for chunk in _chunks(group, [name])]
         if stored != [group.num_rows * math.prod(row)]:
             table = file.read_row_group(i, columns=[name], use_threads=False)
             values_of(name, table.column(0), row, labels, _from(start))

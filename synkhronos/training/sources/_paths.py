@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,31 +101,34 @@ def _parts(what: str, folder: str, endings: tuple[str, ...]) -> list[str]:
 
 
 def files_below(
-    what: str,
-    folder: Path,
-    left_out: list[str],
-    hidden: tuple[str, ...] = (".",),
-    above: tuple[tuple[int, int], ...] = (),
+    what: str, folder: Path, left_out: list[str], hidden: tuple[str, ...] = (".",)
 ) -> Iterator[Path]:
-    """The files of a folder at any depth; links to a folder around them are not followed.
+    """The files of a folder at any depth; each folder once, however many links lead to it.
 
-    Names that begin as `hidden`, which users do not see, come into `left_out`.
+    Names that begin as `hidden`, which users do not see, come into `left_out`; and links to folders
+    whose files are there.
     """
-    try:
-        status, entries = folder.stat(), list(folder.iterdir())
-    except OSError as exc:
-        raise InputError(f"{what}: the folder {folder} cannot be read: {exc.strerror}") from None
-    place = status.st_dev, status.st_ino
-    if place in above:
-        left_out.append(folder.name)
-        return
-    for entry in entries:
-        if is_hidden(entry.name, hidden):
-            left_out.append(entry.name)
-        elif entry.is_dir():
-            yield from files_below(what, entry, left_out, hidden, (*above, place))
-        else:
-            yield entry
+    seen: set[tuple[int, int]] = set()
+    folders, links = [folder], deque[Path]()
+    while folders or links:
+        place = folders.pop() if folders else links.popleft()
+        try:
+            status, entries = place.stat(), sorted(place.iterdir())
+        except OSError as exc:
+            raise InputError(f"{what}: the folder {place} cannot be read: {exc.strerror}") from None
+        if (status.st_dev, status.st_ino) in seen:
+            left_out.append(place.name)
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        for entry in entries:
+            if is_hidden(entry.name, hidden):
+                left_out.append(entry.name)
+            elif not entry.is_dir():
+                yield entry
+            elif entry.is_symlink():
+                links.append(entry)  # after the folders, so that files have their own paths
+            else:
+                folders.append(entry)
 
 
 def is_hidden(name: str, hidden: tuple[str, ...] = (".",)) -> bool:

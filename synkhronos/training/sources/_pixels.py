@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -12,6 +13,7 @@ import numpy as np
 
 from synkhronos._errors import BackendMissing
 from synkhronos._host import files
+from synkhronos.training.sources._files import UNCHECKED_BLOCK, check_stored
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -24,6 +26,7 @@ INTERPOLATED = ("uint8", "int8", "uint16", "int16", "float32")  # others would l
 _THROUGH = {"La": "LA", "LAB": "RGB"}  # modes that Pillow converts to few others
 # of TIFF (https://www.itu.int/itudoc/itu-t/com16/tiff-fx/docs/tiff6.pdf, section 8 and 19)
 _KIND_OF_PAGE, _BITS, _SAMPLE_FORMAT = 254, 258, 339
+_TILE = 322, 323  # width and height, which may be larger than the picture
 _REDUCED, _SIGNED = 1, 2
 _ORIENTATION = 0x0112  # of EXIF: how the camera was held
 _TURNS = {
@@ -51,7 +54,7 @@ class Pixels:
         """The shape of the row of a file; only its header is read, and nothing with `resize`."""
         if self.resize is not None:
             return (CHANNELS[self.mode], *self.resize)
-        with _opened(path) as image:
+        with self._opened(path) as image:
             self._check(image)
             turned = self.orientation and _orientation(image) in _ON_THEIR_SIDE
             size = (image.width, image.height) if turned else (image.height, image.width)
@@ -59,7 +62,7 @@ class Pixels:
 
     def read(self, path: str) -> np.ndarray:
         """The row of a file."""
-        with _opened(path) as image:
+        with self._opened(path) as image:
             depth = self._check(image)
             turn = _TURNS.get(_orientation(image)) if self.orientation else None
             found = image
@@ -68,6 +71,16 @@ class Pixels:
             if depth == np.uint8:
                 return self._colours(found)
             return self._grey(np.asarray(found), depth)
+
+    @contextlib.contextmanager
+    def _opened(self, path: str) -> Iterator[Image.Image]:
+        """A picture, not decoded yet; one whose pixels the file does not explain is refused."""
+        # by a name, Pillow would map it, and mix the pixels of a TIFF that is turned
+        with files.reading(path) as file, library().open(file, formats=_FORMATS) as image:
+            channels = max(len(image.getbands()), CHANNELS[self.mode])
+            size = _decoded_pixels(image) * channels * _depth(image).itemsize
+            check_stored(size, os.fstat(file.fileno()).st_size, unchecked=UNCHECKED_BLOCK)
+            yield image
 
     def _check(self, image: Image.Image) -> np.dtype:
         """The type of the values in the file, which is the wanted one."""
@@ -110,11 +123,13 @@ class Pixels:
         return np.stack(channels)
 
 
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[Image.Image]:
-    """A picture. By a name, Pillow would map it, and mix the pixels of a TIFF that is turned."""
-    with files.reading(path) as file, library().open(file, formats=_FORMATS) as image:
-        yield image
+def _decoded_pixels(image: Image.Image) -> int:
+    """The pixels that Pillow makes of a file."""
+    sizes = image.size
+    if image.format == "TIFF":
+        tiles = [int(image.tag_v2.get(tag, 0)) for tag in _TILE]
+        sizes = tuple(map(max, sizes, tiles))
+    return sizes[0] * sizes[1]
 
 
 def _depth(image: Image.Image) -> np.dtype:

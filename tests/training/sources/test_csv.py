@@ -54,6 +54,13 @@ def test_columns_and_labels(tmp_path: Path) -> None:
 
 SPELLINGS: dict[str, tuple[bytes, str, dict[str, Any]]] = {
     "CRLF": (TABLE.replace("\n", "\r\n").encode(), "a.csv", {}),
+    "CR": (TABLE.replace("\n", "\r").encode(), "a.csv", {}),
+    "all ends": (TABLE.replace("\n", "\r", 1).replace("\n", "\r\n", 1).encode(), "a.csv", {}),
+    "CR, lines before": (
+        b'# made "by hand\r\r' + TABLE.replace("\n", "\r").encode(),
+        "a.csv",
+        {"skip_lines": 2},
+    ),
     "no end": (TABLE.rstrip("\n").encode(), "a.csv", {}),
     "empty lines at the end": (f"{TABLE}\n\r\n\n".encode(), "a.csv", {}),
     "a mark of UTF-8": (b"\xef\xbb\xbf" + TABLE.encode(), "a.csv", {}),
@@ -91,6 +98,24 @@ def test_spellings(name: str, block: int, tmp_path: Path, monkeypatch: pytest.Mo
     assert sources.csv(path, "kind", classes=names, **options)[:].tolist() == [1, 0, 1]
 
 
+def test_numbers_are_those_of_python(tmp_path: Path) -> None:
+    """Or an error, which `WRONG` has."""
+    texts = [
+        "inf",
+        "-Infinity",
+        "NaN",
+        "1e-400",
+        "-0.0",
+        "1.",
+        ".5",
+        "+1E+05",
+        "5e-324",
+        "0" * 5000 + "1",
+    ]
+    path = written(tmp_path, "\n".join(["x", *texts]))
+    np.testing.assert_array_equal(sources.csv(path, "x")[:], [float(text) for text in texts])
+
+
 def test_no_header(tmp_path: Path) -> None:
     path = written(tmp_path, TABLE.partition("\n")[2])
     assert sources.csv(path, ["1", "0"], header=False)[1].tolist() == [3, -2]
@@ -106,7 +131,7 @@ fields = st.text(st.sampled_from(',"\n\r ab\u00e90.'), max_size=5)
         lambda n: st.lists(st.lists(fields, min_size=n, max_size=n), min_size=1, max_size=8)
     ),
     st.integers(1, 12),
-    st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from(["\n", "\r\n", "\r"]),
 )
 def test_any_texts_come_back(
     tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]], block: int, end: str
@@ -181,12 +206,28 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "digits": (
         f"a,b\n1,0.5\n2,{2**53 + 1}\n",
         {},
-        rf"line 3, column 'b': found '{2**53 + 1}', whose digits float64",
+        rf"line 3, column 'b': found '{2**53 + 1}', which float64.* does not hold",
     ),
     "an integer that is too long": (
         f"a,b\n1,2\n2,{10**30 + 1}\n",
         {},
-        "line 3, column 'b': found '1000000000000000000000000000001', whose digits",
+        "line 3, column 'b': found '1000000000000000000000000000001', which float64",
+    ),
+    "one beyond all floats": (f"a,b\n1,{'9' * 400}\n", {}, "line 2, column 'b': .*which float64"),
+    "a number beyond all floats": (
+        "a,b\n1,2\n2,-1e400\n",
+        {},
+        r"line 3, column 'b': found '-1e400', which float64.* or a number below 1\.8e308, or inf",
+    ),
+    "a number of base 16": (
+        "a,b\n1,2\n2,0x10\n",
+        {},
+        "line 3, column 'b': found '0x10', which is no number",
+    ),
+    "one after a point for thousands": (
+        "a;b\n1;0.10\n",
+        {"separator": ";", "decimal": ","},
+        r"line 2, column 'b': found '0\.10', which is no number",
     ),
     "a quote in a field": ('a,b\n1,5" x "y\n', {}, "line 2, column 'b': .*a quote inside"),
     "a quote that stays open": ('a,b\n1,2\n3,"4\n5,6\n', {}, "line 3: a quote .* never closed"),
@@ -210,7 +251,7 @@ def test_what_is_wrong_is_named(
         sources.csv(path, "b", **options)
     if name in ("a hole", "a text", "a decimal comma", "digits", "two of a name"):
         assert len(sources.csv(path, "a", **options))
-    assert not list((tmp_path / "cache").rglob("*.converting"))
+    assert not list((tmp_path / "cache").rglob("*.new"))
 
 
 @settings(max_examples=30, deadline=None)

@@ -84,6 +84,19 @@ def test_links(folder: Path, tmp_path: Path) -> None:
     assert greys(found) == [0, 1, 2, 3, 9, 4]
 
 
+def test_folders_that_link_to_one_another(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each is read once, and by its own path: 12 have more paths than can be walked."""
+    rooms = [folder / "dog" / f"room{i:02}" for i in range(12)]
+    for room in rooms:
+        picture(room / "a.png", 7)
+        for other in rooms:
+            (room / f"to{other.name}").symlink_to(other)
+    found = sources.images(folder, mode="L")
+    assert greys(found) == [0, 1, 2, 3, *[7] * 12, 4]
+    assert [str(room / "a.png") for room in rooms] == list(found.paths[4:16])
+    assert "entries that are no image of a class" in caplog.text
+
+
 def test_numbers_of_named_classes(folder: Path, tmp_path: Path) -> None:
     """A folder that lacks a class keeps the numbers of the others."""
     picture(tmp_path / "validation" / "emu" / "a.png")

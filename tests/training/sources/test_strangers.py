@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import base64
+import gzip
+import io
 import json
 import os
 import pickle
+import struct
 import time
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from peak_memory import forget_peak, peak
 
 import synkhronos as synk
 from synkhronos.training import sources
@@ -223,3 +228,104 @@ def test_sizes_that_zarr_does_not_store(tmp_path: Path) -> None:
     path = zarr_array(tmp_path / "x.zarr", meta, base64.b64decode(b""))
     with pytest.raises(synk.SourceError, match="more than 4,194,304 blocks"):
         sources.zarr(path)
+
+
+LARGE = 9000  # pixels; Pillow itself refuses some more
+
+
+def chunk(kind: bytes, body: bytes) -> bytes:
+    """A part of a PNG."""
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def tiled() -> bytes:
+    """A TIFF of 8 x 8 pixels in one tile, which says that it is larger."""
+    tags = {256: 8, 257: 8, 258: 8, 259: 8, 262: 1, 277: 1, 322: LARGE, 323: LARGE, 324: 8, 325: 0}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + entries + bytes(4)
+
+
+def enlarged(kind: str) -> bytes:
+    """A picture whose header says 9,000 x 9,000 pixels, and that has next to none of them."""
+    from PIL import Image
+
+    if kind == "PNG":
+        head = struct.pack(">IIBBBBB", LARGE, LARGE, 8, 2, 0, 0, 0)
+        pixels = chunk(b"IDAT", zlib.compress(bytes(10**5), 9))
+        return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + pixels + chunk(b"IEND", b"")
+    if kind == "PPM":
+        return b"P6 9000 9000 255\n"
+    if kind == "TIFF":
+        return tiled()
+    made = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(made, kind, lossless=True)
+    found = bytearray(made.getvalue())
+    at, size = {
+        "BMP": (18, struct.pack("<II", LARGE, LARGE)),
+        "GIF": (6, struct.pack("<HH", LARGE, LARGE)),
+        "JPEG": (found.find(b"\xff\xc0") + 5, struct.pack(">HH", LARGE, LARGE)),
+        "WEBP": (found.find(b"VP8L") + 9, struct.pack("<I", (LARGE - 1) * ((1 << 14) + 1))),
+    }[kind]
+    found[at : at + len(size)] = size
+    return bytes(found)
+
+
+@pytest.mark.parametrize("kind", ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"])
+def test_pictures_that_their_files_do_not_explain(tmp_path: Path, kind: str) -> None:
+    """T6: the header is looked at before pixels take memory, with `resize` and without."""
+    pytest.importorskip("PIL")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / f"1.{kind.lower()}").write_bytes(enlarged(kind))
+    before = forget_peak()
+    for resize in (None, (8, 8)):
+        with pytest.raises(synk.SourceError, match="says that it has 243,000,000 bytes of rows"):
+            sources.images(tmp_path, resize=resize)[[0]]
+    assert peak() - before < 32 << 20
+
+
+def table_of(kind: str, place: Path) -> Path:
+    """A table of pictures that is a few KB on the disk, and large in memory."""
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    if kind == "csv":
+        place = place / "t.csv.gz"
+        place.write_bytes(gzip.compress(b"path,label\n" + b"a,0\n" * 300_000))
+        return place
+    count, text = {"many rows": (10**6, "a"), "long texts": (1000, "a" * 10**6)}[kind]
+    paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), [text])
+    table = pa.table({"path": paths, "label": pa.array(np.zeros(count, np.int64))})
+    pq.write_table(table, place / "t.parquet", compression="zstd")
+    return place / "t.parquet"
+
+
+@pytest.mark.parametrize("kind", ["csv", "many rows", "long texts"])
+def test_tables_of_pictures_that_their_files_do_not_explain(tmp_path: Path, kind: str) -> None:
+    table = table_of(kind, tmp_path)
+    assert table.stat().st_size < 10**4
+    before = forget_peak()
+    with pytest.raises(synk.InputError, match=r"says that it has [\d,]+ bytes of rows"):
+        sources.images(table, columns=("path", "label"))
+    assert peak() - before < 128 << 20
+
+
+def test_a_table_whose_paths_are_lists(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"path": [["a", "b"]], "label": [0]}), tmp_path / "t.parquet")
+    with pytest.raises(synk.InputError, match=r"column 'path' is list.*: give one with a value in"):
+        sources.images(tmp_path / "t.parquet", columns=("path", "label"))
+
+
+def test_columns_that_parquet_does_not_store(tmp_path: Path) -> None:
+    """Numbers, as the footer says; and texts, which a dictionary repeats."""
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    pairs = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(16_000_000)), 400)
+    pq.write_table(pa.table({"x": pairs}), tmp_path / "a.parquet", compression="zstd")
+    with pytest.raises(synk.SourceError, match="says that it has 128,000,000 bytes of rows"):
+        sources.parquet(tmp_path / "a.parquet", "x")
+    texts = sources.parquet(table_of("long texts", tmp_path), "path", classes=["a"])
+    before = forget_peak()
+    with pytest.raises(synk.SourceError, match="says that it has 1,000,000,000 bytes of rows"):
+        texts[[0]]
+    assert peak() - before < 32 << 20
