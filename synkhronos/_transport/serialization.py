@@ -19,6 +19,7 @@ from typing import Any
 import cloudpickle
 
 _ALIGN = 64
+_BY_VALUE = 6  # parts of what cloudpickle makes of a class that cannot be imported
 _COUNT = struct.Struct("=q")
 
 type Reducers = Mapping[type, Callable[[Any], object]]  # of the objects of a class
@@ -115,6 +116,16 @@ def pack_graph(
     return file.getvalue()
 
 
+def pack_level(value: object, nested: Callable[[object], int | None]) -> bytes:
+    """Pickle an object, with a number in the place of each object in it; for digests.
+
+    `nested` gives the numbers; None: this one is pickled as it is.
+    """
+    file = io.BytesIO()
+    pickle.Pickler.dump(_LevelPickler(file, nested), value)  # cloudpickle's changes RecursionError
+    return file.getvalue()
+
+
 def unpack_graph(data: bytes, persistent_load: Callable[[int], object] = _no_number) -> Any:
     """The inverse of pack_graph."""
     return _Unpickler(io.BytesIO(data), persistent_load).load()
@@ -156,6 +167,25 @@ class _GraphPickler(_ValuePickler):
             if kind in self._reducers:
                 return self._reducers[kind](obj)
         return super().reducer_override(obj)
+
+
+class _LevelPickler(_GraphPickler):
+    def __init__(self, file: io.BytesIO, nested: Callable[[object], int | None]) -> None:
+        super().__init__(file, nested, {})
+        self._first = True
+
+    def persistent_id(self, obj: object) -> int | None:
+        if self._first:  # the object itself, which may come again
+            self._first = False
+            return None
+        return super().persistent_id(obj)
+
+    def reducer_override(self, obj: object) -> object:
+        found = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(found, tuple) and len(found) == _BY_VALUE:
+            make, (*given, _, extra), *rest = found
+            return make, (*given, None, extra), *rest  # without the number that cloudpickle draws
+        return found
 
 
 class _Unpickler(pickle.Unpickler):

@@ -19,7 +19,8 @@ from synkhronos._transport.processes.interpreter import lifeline
 from synkhronos._transport.processes.slots import in_memory
 from synkhronos._transport.serialization import pack_graph
 from synkhronos.pymc._after.bar import Bar
-from synkhronos.pymc._fleet.names import digest, named
+from synkhronos.pymc._fleet.digests import digest_of
+from synkhronos.pymc._fleet.names import named
 from synkhronos.pymc._fleet.parent import Fleet, Item, Settings
 from synkhronos.pymc._fleet.results import Fits, Folder
 
@@ -126,7 +127,7 @@ def map(
     head = _packed("fit, or an argument of pm.sample,", job)
     place = Folder(folder)
     entropy = place.entropy(asked, int(np.random.SeedSequence().generate_state(2, np.uint64)[0]))
-    left = [i for i in _placed(packed, len(head)) if not place.has(i.name, i.digest)]
+    left = [i for i in _placed(found, packed, len(head)) if not place.has(i.name, i.digest)]
     logs = None if log_dir is None else _log_folder(log_dir)
     slots = shares(there[:cores], min(cores // members, max(1, len(left))))[::-1]
     failed: Mapping[Hashable, str] = {}
@@ -168,7 +169,9 @@ def _packed(what: str, value: object) -> bytes:
         ) from exc
 
 
-def _placed(packed: Mapping[Hashable, bytes], begin: int) -> Iterator[Item]:
+def _placed(
+    items: Mapping[Hashable, object], packed: Mapping[Hashable, bytes], begin: int
+) -> Iterator[Item]:
     for name, data in packed.items():
-        yield Item(name, (begin, begin + len(data)), digest(data))
+        yield Item(name, (begin, begin + len(data)), digest_of(items[name]))
         begin += len(data)

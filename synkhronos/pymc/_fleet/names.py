@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable, Iterable, Mapping
 
 import numpy as np
 
 from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError
-
-_BYTES = 16  # of a digest
+from synkhronos.pymc._fleet.digests import digest
 
 
 def named(items: object) -> dict[Hashable, object]:
@@ -34,11 +32,6 @@ def named(items: object) -> dict[Hashable, object]:
         if (other := texts.setdefault(str(name), name)) is not name:
             raise InputError(f"map: two items are named {name}: {other!r} and {name!r}")
     return found
-
-
-def digest(data: bytes) -> str:
-    """A short text that only equal data have."""
-    return hashlib.blake2b(data, digest_size=_BYTES).hexdigest()
 
 
 def file_of(name: Hashable) -> str:
