@@ -6,7 +6,7 @@ import importlib
 import inspect
 import logging
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 from pymc import modelcontext
@@ -71,27 +71,47 @@ _COPYING = {
     'freeze_dims_and_data), and let nutpie leave it so: compile_kwargs={"freeze_model": False}',
     "pymc_extras": "what it does is right, and takes as long as with the model itself. Its "
     "find_MAP and fit_laplace take freeze_model=False",
+    "pymc_marketing": "what it does is right, and takes as long as with the model itself. Let a "
+    "subclass make the model that fit freezes faster: synk.pymc.fast in _get_sampling_model",
 }
+_BY_OTHERS = "freeze the model first, and make the frozen model faster"
+_FREEZING = "pymc.model.transform.optimization"
 
 
 class NotedInitialValues(treedict):
     """The initial values of a model with another log-density: they notice that it is copied.
 
     PyMC's copies of a model have its graph, and not its log-density. PyMC looks at all initial
-    values before it copies. Packages that copy models which they are to sample are told of.
+    values before it copies. A line tells of frozen copies, and of all those of some packages: they
+    are made to be sampled.
     """
 
     def values(self) -> Any:
         """The initial values."""
-        package = caller_of(inspect.currentframe(), _COPYING)
+        frame = inspect.currentframe()
+        package = caller_of(frame, _COPYING) or _freezer(frame)
         if package is not None:
             log.warning(
                 "%s copies the model (freeze_dims_and_data), and the copy has PyMC's own "
                 "log-density, not the one of synk.pymc: %s",
                 package,
-                _COPYING[package],
+                _COPYING.get(package, _BY_OTHERS),
             )
         return super().values()
+
+
+def _freezer(frame: FrameType | None) -> str | None:
+    """The package whose code freezes the model, if it is not this one."""
+    freezes = False
+    while frame is not None:
+        module: str = frame.f_globals.get("__name__", "")
+        if module == _FREEZING:
+            freezes = True
+        elif freezes:
+            package = module.partition(".")[0]
+            return None if package == __name__.partition(".")[0] else package
+        frame = frame.f_back
+    return None
 
 
 class Divided:

@@ -370,6 +370,27 @@ def test_nutpie_that_freezes_a_copy_is_told_of(
     assert record.getMessage().startswith("nutpie copies the model (freeze_dims_and_data), and the")
 
 
+@pytest.mark.parametrize("package", ["pymc_marketing", "another"])
+def test_whoever_freezes_a_copy_is_told_of(
+    package: str, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
+) -> None:
+    """In the log, which is seen where Python's warnings are off."""
+    scope = {"__name__": f"{package}.model_builder", "freeze": freeze_dims_and_data}
+    exec("def sampling_model(model): return freeze(model)", scope)
+    with pm.Model() as model:
+        b = pm.Normal("b")
+        pm.Poisson("y", pm.math.exp(b), observed=np.arange(5))
+    copy = synk.pymc.fast(model)
+    pm.do(copy, {"b": 0.0})
+    assert not caplog.records
+    assert "logp" not in vars(scope["sampling_model"](copy))
+    [record] = caplog.records
+    assert record.name == "synkhronos"
+    assert record.getMessage().startswith(f"{package} copies the model (freeze_dims_and_data)")
+    assert ("_get_sampling_model" in record.getMessage()) == (package == "pymc_marketing")
+    assert not recwarn.list
+
+
 @pytest.mark.thorough  # nutpie compiles both models
 @pytest.mark.timeout(300)
 def test_nutpie_samples_the_copy_as_the_model() -> None:
