@@ -17,6 +17,7 @@ from synkhronos._engine.progress import tell
 from synkhronos._errors import InputError
 from synkhronos._host import cores as _cores
 from synkhronos._host.system import trouble
+from synkhronos.pymc._bambi import tell_of_own_fit
 from synkhronos.pymc._declared import Declared
 from synkhronos.pymc._divided import check_counts, model_of, refuse_divided
 from synkhronos.pymc._estimate import gradient_seconds, gradients_in_turn
@@ -217,6 +218,7 @@ def sample(
     check_counts(chains=chains, cores=cores, members_per_chain=members_per_chain)
     model = model_of(model, "sample")
     refuse_divided(model)
+    tell_of_own_fit(model)
     Declared(model, row_wise)  # a wrong entry is no reason to sample plainly
     there = len(_cores.available())
     chains = chains or max(2, min(_MOST_CHAINS, cores or there))

@@ -474,7 +474,7 @@ def test_some_rows_are_computed_from_these_rows(make: Callable[[], pm.Model], na
         if variable.owner is not None and isinstance(variable.owner.op, Elemwise | Dot):
             assert ROWS not in variable.type.shape
     function = density.compiled_from([some, whole], [*density.values, start, stop], {"mode": FAST})
-    points = Points.of_dataset(draws_of(model)["posterior"].to_dataset(), ("chain", "draw"))
+    points = Points.of_dataset(draws_of(model)["posterior"].to_dataset(), model, ("chain", "draw"))
     given = [values[3, ...] for values in points.inputs_of(function, density.inputs)]
     for first, last in ((0, ROWS), (5, 9), (29, 30), (4, 4)):
         found, expected = function(*given, first, last)

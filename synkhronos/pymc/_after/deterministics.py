@@ -105,7 +105,7 @@ def compute_deterministics(
         )
     of_group = node.to_dataset() if isinstance(node, DataTree) else node
     inputs = [v.name for v in model.free_RVs]
-    points = Points.of_dataset(of_group[inputs], sample_dims)
+    points = Points.of_dataset(of_group, model, sample_dims)
     given = resolve_backend_compile_kwargs(backend, compile_kwargs)
     places = {v: v.type(name=v.name) for v in model.free_RVs}
     observed = {v: model.rvs_to_values[v] for v in model.observed_RVs}

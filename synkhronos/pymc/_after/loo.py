@@ -163,7 +163,7 @@ def _of_model(
     """The labels of the rows, and the work, from log-likelihoods that are computed."""
     name = _chosen(name, [v.name for v in model.observed_RVs], "the model")
     density = Density(freeze_dims_and_data(model), "likelihood", [name])
-    points = Points.of_dataset(posterior, _SAMPLE_DIMS)
+    points = Points.of_dataset(posterior, model, _SAMPLE_DIMS)
     [whole] = density.graphs
     plain = density.compiled(given)
     if not in_processes(plain):

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from pymc import Model
 from pytensor.compile import Function
 from xarray import DataArray, Dataset
 
 from synkhronos._errors import InputError
+from synkhronos.pymc._bambi import refuse_changed_draws
 
 
 def names_of(given: str | Iterable[str]) -> list[str]:
@@ -38,11 +40,12 @@ class Points:
     _values: Mapping[str, DataArray | np.ndarray]
 
     @staticmethod
-    def of_dataset(dataset: Dataset, sample_dims: Sequence[str]) -> Points:
-        """The draws of a group, such as the posterior; values are read once they are asked for.
+    def of_dataset(dataset: Dataset, model: Model, sample_dims: Sequence[str]) -> Points:
+        """The draws of a model in a group, such as the posterior; values are read when asked for.
 
         Variables without one of the dimensions are no draws, and left out.
         """
+        refuse_changed_draws(dataset, model)
         missing = [dim for dim in sample_dims if dim not in dataset.dims]
         if missing:
             raise InputError(

@@ -153,7 +153,7 @@ def sample_posterior_predictive(
     if isinstance(trace, MultiTrace):
         trace = pm.to_inference_data(trace, model=model)
     dims = ["chain", "draw"] if sample_dims is None else names_of(sample_dims)
-    points, first = _points(trace, dims)
+    points, first = _points(trace, model, dims)
     asked = {
         "var_names": var_names,
         "sample_vars": sample_vars,
@@ -203,18 +203,18 @@ def sample_posterior_predictive(
     return tree
 
 
-def _points(trace: object, sample_dims: Sequence[str]) -> tuple[Points, object]:
+def _points(trace: object, model: pm.Model, sample_dims: Sequence[str]) -> tuple[Points, object]:
     """The draws of a trace, and the same trace with its first draw only."""
     if isinstance(trace, DataTree):
         own = trace["posterior"] if "posterior" in trace.children else trace
         dataset = own.to_dataset()
-        points, first = _points(dataset, sample_dims)
+        points, first = _points(dataset, model, sample_dims)
         if own is trace:
             return points, DataTree(first)
         kept = {name: trace[name] for name in ("constant_data", "observed_data") if name in trace}
         return points, DataTree.from_dict({"posterior": first, **kept})
     if isinstance(trace, Dataset):
-        points = Points.of_dataset(trace, sample_dims)
+        points = Points.of_dataset(trace, model, sample_dims)
         return points, trace.isel({dim: [0] for dim in sample_dims})
     if isinstance(trace, list) and trace and all(isinstance(point, Mapping) for point in trace):
         return Points.of_list(trace), trace[:1]
