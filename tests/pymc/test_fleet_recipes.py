@@ -1,0 +1,116 @@
+"""The recipes for many models give numbers that are known: by integration, or by construction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor
+import pytest
+from recipes import run_recipe
+
+import synkhronos as synk
+
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]  # each slot imports and compiles
+
+ROWS = 60
+
+
+@pytest.fixture(autouse=True)
+def _no_compiler() -> Iterator[None]:
+    """The mode of users."""
+    with pytensor.config.change_flags(mode="NUMBA"):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_slopes_of_shops() -> None:
+    r = np.random.default_rng(0)
+    right = {"north": -0.5, "south": 0.8}
+    price = r.normal(size=(2, 300))
+    rows = [
+        pd.DataFrame({"shop": shop, "price": p, "sold": r.poisson(np.exp(1 + slope * p))})
+        for (shop, slope), p in zip(right.items(), price, strict=True)
+    ]
+    pd.concat(rows).to_csv("sales.csv")
+    done = run_recipe("recipe-shops")
+    assert not done["fits"].failed
+    assert done["slopes"] == pytest.approx(right, abs=0.1)
+
+
+@pytest.fixture
+def answers() -> dict[str, Any]:
+    """Yes or no, by a logistic regression."""
+    r = np.random.default_rng(0)
+    x = r.normal(size=(ROWS, 2))
+    y = r.binomial(1, 1 / (1 + np.exp(-x @ [1.5, -1.0])))
+    return {"x": x, "y": y, "group": np.array(["a", "b", "c"])[np.arange(ROWS) % 3]}
+
+
+def elpd_of(x: np.ndarray, y: np.ndarray, held: list[np.ndarray]) -> float:
+    """The expected log-density of rows that are left out, by a sum over a grid of slopes."""
+    grid = np.linspace(-6, 6, 241)
+    slopes = np.stack(np.meshgrid(grid, grid), -1).reshape(-1, 2)
+    terms = -np.logaddexp(0, -(2 * y[:, None] - 1) * (x @ slopes.T))
+    prior = -(slopes**2).sum(1) / 2
+    total = 0.0
+    for rows in held:
+        weights = prior + np.delete(terms, rows, axis=0).sum(0)
+        both = np.logaddexp.reduce(terms[rows] + weights, axis=1)
+        total += float((both - np.logaddexp.reduce(weights)).sum())
+    return total
+
+
+def test_elpd_of_folds_and_of_groups(answers: dict[str, Any]) -> None:
+    x, y, group = answers["x"], answers["y"], answers["group"]
+    given = {"pm": pm, "synk": synk, **answers}
+    done = run_recipe("recipe-folds", **given)
+    assert done["elpd"] == pytest.approx(elpd_of(x, y, done["folds"]), abs=0.1)
+    fits = run_recipe("recipe-groups", np=np, held_out=done["held_out"], **given)["fits"]
+    held = [np.flatnonzero(group == name) for name in fits]
+    assert sorted(fits) == ["a", "b", "c"]
+    assert sum(f.sum() for f in fits.values()) == pytest.approx(elpd_of(x, y, held), abs=0.1)
+
+
+def test_ranks_are_uniform() -> None:
+    items = 100
+    fewer: Callable[[int], range] = lambda count: range(count // 5)  # noqa: E731
+    done = run_recipe("recipe-ranks", np=np, pm=pm, synk=synk, range=fewer)
+    assert len(done["ranks"]) == items
+    for name in ("level", "width"):
+        found = np.array([ranks[name] for ranks in done["ranks"].values()])
+        assert found.min() >= 0
+        assert found.max() <= 99
+        counts = np.histogram(found, 5, (0, 100))[0]
+        assert ((counts - 20) ** 2 / 20).sum() < 18.5  # chi-square of 4: one in a thousand
+
+
+def test_uniform_ranks_fill_all_bins_alike() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    ranks = {i: {"level": i % 100, "width": i % 100} for i in range(500)}
+    done = run_recipe("recipe-band", ranks=ranks)
+    heights = [p.get_height() for p in done["axes"][0].patches[:20]]
+    pyplot.close(done["figure"])
+    assert heights == [25] * 20
+    assert done["low"] < 25 < done["high"]
+
+
+def test_the_best_of_several_starts() -> None:
+    y = np.arange(9.0)
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        pm.Normal("y", mu, 1, observed=y)
+    done = run_recipe("recipe-starts", np=np, synk=synk, model=model)
+    assert len(done["fits"]) == 20
+    assert done["best"] == pytest.approx([y.sum() / 10], abs=1e-4)
+    assert done["least"] == pytest.approx(-model.compile_logp()({"mu": y.sum() / 10}), abs=1e-6)

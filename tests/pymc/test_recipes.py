@@ -1,0 +1,360 @@
+"""The recipes of the pages on PyMC's companions give the numbers of their own way, and the truth.
+
+They are installed by scripts/test --companions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor
+import pytest
+from recipes import run_recipe
+from zoo_companions import COMPANIONS, version_of
+
+import synkhronos as synk
+from synkhronos.pymc._divided import Divided
+
+if not any(map(version_of, COMPANIONS)):
+    pytest.skip("none of them is installed", allow_module_level=True)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # theirs
+    pytest.mark.timeout(900),
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_compiler() -> Iterator[None]:
+    """The mode of users: in that of other tests, nutpie would not be what samples."""
+    with pytensor.config.change_flags(mode="NUMBA"):
+        yield
+
+
+@contextmanager
+def ours_asked() -> Iterator[list[pm.Model]]:
+    """The models whose log-density is asked for in this context, and is ours."""
+    asked: list[pm.Model] = []
+    plain = Divided.__call__
+
+    def call(density: Divided, vars: Any = None, jacobian: bool = True, sum: bool = True) -> Any:
+        if sum:
+            asked.append(density._model)
+        return plain(density, vars, jacobian, sum)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Divided, "__call__", call)
+        yield asked
+
+
+@pytest.fixture
+def ours() -> Iterator[list[pm.Model]]:
+    with ours_asked() as asked:
+        yield asked
+
+
+def means(idata: Any, *names: str) -> dict[str, Any]:
+    """The posterior means of variables."""
+    return {n: np.asarray(idata["posterior"][n].mean(("chain", "draw"))) for n in names}
+
+
+def check_near(found: dict[str, Any], expected: dict[str, Any], within: float) -> None:
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, atol=within, rtol=within, err_msg=name)
+
+
+# --- Bambi
+
+
+EFFECTS = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
+NEW = pd.DataFrame({"x": [10.0, 11.0, 10.0], "z": [-5.0, -5.0, -4.0], "group": list("cca")})
+RIGHT = {"mu": [37.0, 40.0, 34.0]}
+
+
+@pytest.fixture(scope="module")
+def grouped() -> pd.DataFrame:
+    """y = 2 + 3 x - z + an effect of the group; predictors are far from zero."""
+    r = np.random.default_rng(0)
+    group = np.arange(200) % 5
+    data = pd.DataFrame({"x": r.normal(10, 1, 200), "z": r.normal(-5, 2, 200)})
+    data["y"] = 2 + 3 * data.x - data.z + EFFECTS[group] + r.normal(0, 0.3, 200)
+    return data.assign(group=[*"abcde"] * 40)
+
+
+@pytest.fixture(scope="module")
+def by_bambi(grouped: pd.DataFrame) -> dict[str, Any]:
+    """Bambi's own way."""
+    bambi = pytest.importorskip("bambi")
+    model = bambi.Model("y ~ x + z + (1|group)", grouped)
+    idata = model.fit(inference_method="nutpie", random_seed=2)
+    return found_by_bambi(model, idata, NEW)
+
+
+def found_by_bambi(model: Any, idata: Any, new: pd.DataFrame) -> dict[str, Any]:
+    """Predicted means of new rows, the log-likelihood, and slopes."""
+    predicted = model.predict(idata, data=new, inplace=False)
+    terms = model.compute_log_likelihood(idata, inplace=False)["log_likelihood"]["y"]
+    return {
+        **means(predicted, "mu"),
+        **means(idata, "x", "z", "sigma", "1|group_sigma"),
+        "log_likelihood": float(terms.mean()),
+    }
+
+
+@pytest.mark.parametrize("name", ["recipe-bambi", "recipe-bambi-members", "recipe-bambi-sample"])
+def test_bambi(
+    name: str, grouped: pd.DataFrame, by_bambi: dict[str, Any], ours: list[pm.Model]
+) -> None:
+    import bambi
+
+    done = run_recipe(name, bambi=bambi, synk=synk, data=grouped, new=NEW)
+    synk.close()
+    assert ours or name == "recipe-bambi-sample"  # a small model is sampled plainly
+    inside = means(done["idata"], "mu")  # by the recipe's own predict
+    new = NEW.assign(x=NEW.x - 10, z=NEW.z + 5) if name == "recipe-bambi-sample" else NEW
+    found = found_by_bambi(done["model"], done["idata"], new)
+    check_near(found, inside, 1e-9)
+    check_near(found, RIGHT, 0.3)
+    check_near(found, {"x": 3.0, "z": -1.0, "sigma": 0.3}, 0.1)
+    check_near(found, {n: v for n, v in by_bambi.items() if n != "1|group_sigma"}, 0.01)
+    check_near(found, by_bambi, 0.2)
+
+
+def test_draws_of_a_bambi_model_that_sample_has_made(
+    grouped: pd.DataFrame, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Why the recipes are as they are: a warning, and a refusal, where numbers would be wrong."""
+    bambi = pytest.importorskip("bambi")
+    model = bambi.Model("y ~ x + z", grouped)
+    model.build()
+    how: dict[str, Any] = {"draws": 50, "tune": 200, "chains": 1, "random_seed": 1}
+    idata = synk.pymc.sample(model.backend.model, **how)
+    assert any(r.getMessage().startswith("Bambi has centred") for r in caplog.records)
+    model.predict(idata, data=NEW)
+    assert abs(means(idata, "mu")["mu"] - RIGHT["mu"]).min() > 10
+    fitted = model.fit(inference_method="nutpie", **how)
+    with pytest.raises(synk.InputError, match="intercept that is moved"):
+        synk.pymc.compute_log_likelihood(fitted, model=model.backend.model)
+
+
+# --- HSSM
+
+
+@pytest.fixture(scope="module")
+def choices() -> pd.DataFrame:
+    """Choices and times by a diffusion whose drift is 0.3 x - 0.4."""
+    hssm = pytest.importorskip("hssm")
+    x = np.random.default_rng(0).normal(3, 1, 150)
+    rows = [
+        hssm.simulate_data(
+            "ddm", theta={"v": 0.3 * v - 0.4, "a": 1.5, "z": 0.5, "t": 0.3}, size=1, random_state=i
+        )
+        for i, v in enumerate(x)
+    ]
+    return pd.concat(rows, ignore_index=True).assign(x=x)
+
+
+def test_hssm(choices: pd.DataFrame, ours: list[pm.Model]) -> None:
+    import hssm
+
+    model = hssm.HSSM(choices, model="ddm", include=[{"name": "v", "formula": "v ~ 1 + x"}])
+    names = "v_Intercept", "v_x", "a", "z", "t"
+    plain = model.sample(sampler="nutpie", random_seed=2)
+    assert not ours
+    idata = run_recipe("recipe-hssm", hssm=hssm, synk=synk, data=choices)["idata"]
+    assert ours
+    found = means(idata, *names)
+    check_near(found, {"v_x": 0.3, "a": 1.5, "z": 0.5, "t": 0.3}, 0.2)
+    check_near({"drift": found["v_Intercept"] + 3 * found["v_x"]}, {"drift": 0.5}, 0.25)
+    check_near(found, means(plain, *names), 0.05)
+    terms = [float(i["log_likelihood"]["rt,response"].mean()) for i in (idata, plain)]
+    assert terms[0] == pytest.approx(terms[1], abs=0.01)
+
+
+# --- PyMC-Marketing
+
+
+@pytest.fixture(scope="module")
+def weeks() -> tuple[pd.DataFrame, pd.Series]:
+    """Sales of 80 weeks by two channels, with little noise."""
+    r = np.random.default_rng(0)
+    dates = pd.date_range("2024-01-01", periods=80, freq="W")
+    data = pd.DataFrame({"date": dates, "tv": r.gamma(2, 1, 80), "web": r.gamma(2, 1, 80)})
+    return data, pd.Series(1 + 0.5 * data.tv + 0.2 * data.web + r.normal(0, 0.1, 80), name="y")
+
+
+MIX = "intercept_contribution", "adstock_alpha", "saturation_beta", "saturation_lam", "y_sigma"
+
+
+@pytest.fixture(scope="module")
+def mix() -> dict[str, Any]:
+    """The names that the recipes of a media mix use."""
+    mmm = pytest.importorskip("pymc_marketing.mmm")
+    names = "MMM", "GeometricAdstock", "LogisticSaturation"
+    return {"synk": synk, **{name: getattr(mmm, name) for name in names}}
+
+
+def made(mix: dict[str, Any]) -> Any:
+    return mix["MMM"](
+        date_column="date",
+        channel_columns=["tv", "web"],
+        target_column="y",
+        adstock=mix["GeometricAdstock"](l_max=4),
+        saturation=mix["LogisticSaturation"](),
+    )
+
+
+@pytest.fixture(scope="module")
+def by_marketing(mix: dict[str, Any], weeks: tuple[pd.DataFrame, pd.Series]) -> Any:
+    """PyMC-Marketing's own way."""
+    mmm = made(mix)
+    mmm.fit(*weeks, random_seed=2)
+    return mmm
+
+
+@pytest.mark.parametrize("name", ["recipe-mmm", "recipe-mmm-sample"])
+def test_media_mix(
+    name: str,
+    mix: dict[str, Any],
+    weeks: tuple[pd.DataFrame, pd.Series],
+    by_marketing: Any,
+    ours: list[pm.Model],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    x, y = weeks
+    done = run_recipe(name, **mix, X=x, y=y)
+    assert ours or name == "recipe-mmm-sample"  # a small model is sampled plainly
+    mmm, again = done["mmm"], done["again"]
+    check_near(means(mmm.idata, *MIX), means(by_marketing.idata, *MIX), 0.1)
+    assert set(mmm.idata.posterior) == set(by_marketing.idata.posterior)
+    assert set(mmm.idata.children) == set(by_marketing.idata.children)
+    assert mmm.idata.attrs.items() >= by_marketing.idata.attrs.items()  # ``save`` adds one
+    assert mmm.idata["fit_data"].equals(by_marketing.idata["fit_data"])
+    np.testing.assert_array_equal(again.fit_result["y_sigma"], mmm.fit_result["y_sigma"])
+    scale = again.model["target_scale"].get_value()
+    drawn = again.sample_posterior_predictive(x, random_seed=1, progressbar=False)["y"]
+    predicted = drawn.mean("sample") * scale
+    assert float(abs(predicted.values - y.values).mean()) < 0.15  # the noise has 0.1
+
+
+def test_a_media_mix_freezes_a_faster_model_and_the_log_says_so(
+    mix: dict[str, Any],
+    weeks: tuple[pd.DataFrame, pd.Series],
+    ours: list[pm.Model],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mmm = made(mix)
+    mmm.build_model(*weeks)
+    mmm.model = synk.pymc.fast(mmm.model)
+    ours.clear()  # what proved it
+    mmm.fit(*weeks, draws=5, tune=5, chains=1, random_seed=1)
+    assert not ours
+    told = [r.getMessage() for r in caplog.records if r.name == "synkhronos"]
+    assert any(text.startswith("pymc_marketing copies the model") for text in told)
+
+
+@pytest.fixture(scope="module")
+def customers() -> pd.DataFrame:
+    """Customers of BG/NBD with r = 2, alpha = 10, a = 1.5, b = 4."""
+    r = np.random.default_rng(0)
+    rows = []
+    for _ in range(300):
+        rate, drop, end = r.gamma(2, 1 / 10), r.beta(1.5, 4), r.uniform(30, 50)
+        times = [0.0]
+        while (later := times[-1] + r.exponential(1 / rate)) < end:
+            times.append(later)
+            if r.random() < drop:
+                break
+        rows.append((len(times) - 1, times[-1], end))
+    found = pd.DataFrame(rows, columns=["frequency", "recency", "T"])
+    return found.assign(customer_id=range(len(rows)))
+
+
+def test_customers(
+    customers: pd.DataFrame,
+    ours: list[pm.Model],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clv = pytest.importorskip("pymc_marketing.clv")
+    monkeypatch.chdir(tmp_path)
+    plain = clv.BetaGeoModel()
+    plain.build_model(data=customers)
+    plain.fit(random_seed=2)
+    assert not ours
+    done = run_recipe("recipe-customers", clv=clv, synk=synk, data=customers)
+    assert ours
+    names = "r", "alpha", "a", "b"
+    found = means(done["customers"].idata, *names)
+    check_near(found, {"r": 2, "alpha": 10, "a": 1.5, "b": 4}, 0.25)
+    check_near(found, means(plain.idata, *names), 0.1)
+    bought = [float(m.expected_purchases(future_t=10).mean()) for m in (done["again"], plain)]
+    assert bought[0] == pytest.approx(bought[1], rel=0.02)
+
+
+# --- samplers
+
+
+@pytest.fixture(scope="module")
+def line() -> pm.Model:
+    """y = 1 + 2 x[0] - x[1]."""
+    r = np.random.default_rng(0)
+    x = r.normal(size=(300, 2))
+    with pm.Model(coords={"row": range(300)}) as model:
+        data = pm.Data("x", x, dims=("row", "column"))
+        mean = pm.Normal("start", 0, 10) + data @ pm.Normal("slopes", 0, 10, shape=2)
+        y = 1 + x @ [2.0, -1.0] + r.normal(0, 0.2, 300)
+        pm.Normal("y", mean, pm.HalfNormal("noise", 2), observed=y, dims="row")
+    return model
+
+
+LINE = {"start": 1.0, "slopes": [2.0, -1.0], "noise": 0.2}
+
+
+SAMPLERS = {
+    "recipe-extras": {"laplace": "pymc_extras", "pathfinder": "pymc_extras"},
+    "recipe-nutpie": {"by_nutpie": "nutpie", "by_numpyro": "numpyro"},
+}
+
+
+@pytest.fixture(scope="module", params=["recipe-extras", "recipe-nutpie"])
+def sampled(request: pytest.FixtureRequest, line: pm.Model) -> list[Any]:
+    """Draws by a recipe, sampled before the test: JAX starts a thread that lasts."""
+    results = SAMPLERS[request.param]
+    modules = {package: pytest.importorskip(package) for package in results.values()}
+    with ours_asked() as asked:
+        done = run_recipe(request.param, **modules, pm=pm, synk=synk, model=line)
+    assert asked.count(done["faster"]) >= len(results)
+    return [done[result] for result in results]
+
+
+def test_samplers(sampled: list[Any]) -> None:
+    for idata in sampled:
+        check_near(means(idata, *LINE), LINE, 0.05)
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[str, Any]:
+    """The recipe's variables and the plain draws: pymc-bart starts a process that lasts."""
+    module = pytest.importorskip("pymc_bart")
+    r = np.random.default_rng(0)
+    x = r.uniform(-3, 3, size=(150, 2))
+    y = np.where(x[:, 0] > 0, 2.0, -2.0) + r.normal(0, 0.3, 150)
+    done = run_recipe("recipe-bart", pm=pm, synk=synk, pymc_bart=module, X=x, y=y)
+    return {**done, "plain": pm.sample(model=done["model"], random_seed=2)}
+
+
+def test_bart(trees: dict[str, Any]) -> None:
+    found = means(trees["idata"], "mean", "noise")
+    for side in (-1, 1):
+        rows = side * trees["X"][:, 0] > 0.5
+        assert found["mean"][rows].mean() == pytest.approx(2 * side, abs=0.2)
+    check_near(found, means(trees["plain"], "mean", "noise"), 0.25)
