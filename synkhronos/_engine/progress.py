@@ -36,6 +36,24 @@ log = logging.getLogger("synkhronos")
 _current: ContextVar[_Told | None] = ContextVar("_current", default=None)
 _in_a_table: ContextVar[bool] = ContextVar("_in_a_table", default=False)
 _spent = [0.0]  # seconds
+_silent: ContextVar[bool] = ContextVar("_silent", default=False)
+
+
+@contextlib.contextmanager
+def silent(asked: bool = True) -> Iterator[None]:
+    """A context without lines, nor warnings of the logger, if that is asked; errors remain."""
+    token = _silent.set(asked or _silent.get())
+    try:
+        yield
+    finally:
+        _silent.reset(token)
+
+
+def _is_heard(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR or not _silent.get()
+
+
+log.addFilter(_is_heard)
 
 
 @contextlib.contextmanager
@@ -50,6 +68,9 @@ def telling(text: str, compiling: Callable[[], Sequence[int]] = tuple) -> Iterat
     compiling : callable, optional
         Returns the ranks of the workers that compile now.
     """
+    if _silent.get():
+        yield
+        return
     outer = _current.get()
     if outer is not None:
         before = outer.text, outer.operations, outer.compiling
@@ -89,6 +110,8 @@ def in_a_table() -> Iterator[None]:
 
 def tell(text: str) -> None:
     """Write a line to the log; to stderr if no logging is set up."""
+    if _silent.get():
+        return
     text = printable(text)
     if log.hasHandlers():
         log.info("%s", text)

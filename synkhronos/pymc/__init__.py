@@ -24,6 +24,7 @@
 ``_density``           the likelihood as an operation of the model's function, without a group
 ``_in_process``        its data, and its evaluation with numpy
 ``_containers``        notices that the user sets the value of a shared variable
+``_initial_values``    initial values, which PyMC's copies of a model refuse
 ``_op``                the operation in the model's graph (compiled by ``_numba`` and ``_jax``)
 ``_proof``             compares the divided log-density with the plain one at random points
 ``_advice``            `advise`: measures and predicts the speed-up before sampling

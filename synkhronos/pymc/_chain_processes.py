@@ -38,7 +38,8 @@ def sample_in_processes(model: Any, plan: ChainPlan, arguments: Mapping[str, Any
     counts = chains_of_nodes(plan.chains, plan.at_once)
     asked = {"chains": plan.chains, "cores": plan.members, "members_per_chain": plan.members}
     arguments = {**arguments, **asked, "nuts_sampler": "nutpie"}
-    packed = packed_chains(model, {**arguments, "progressbar": False}, counts)
+    unshown = {**arguments, "progressbar": False}
+    packed = packed_chains(model, unshown, counts, "the processes of chains")
     there = _cores.available()
     with contextlib.ExitStack() as stack:
         processes = [

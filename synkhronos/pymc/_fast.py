@@ -18,7 +18,7 @@ from synkhronos.pymc._density import density
 from synkhronos.pymc._divided import Divided, Replaced, model_of, point_of, refuse_divided
 from synkhronos.pymc._in_process import DataInGraph, InProcess, sources_of
 from synkhronos.pymc._likelihood import Likelihood, tell_forms
-from synkhronos.pymc._proof import prove
+from synkhronos.pymc._proof import NotFiniteError, prove
 from synkhronos.pymc._rewrites import untraced
 from synkhronos.pymc._terms import Terms, read_model
 from synkhronos.pymc._undivided import prove_summands
@@ -149,10 +149,19 @@ def fast(
         except InputError as exc:
             if dim is not None:
                 raise
-            log.info("the log-density stays the plain one: %s", " ".join(str(exc).split()))
+            _tell_plain(exc)
             return copy
-    Faster(copy, terms, settable=True, repeated=repeated)
+    try:
+        Faster(copy, terms, settable=True, repeated=repeated)
+    except NotFiniteError as exc:
+        if dim is not None:
+            raise
+        _tell_plain(exc)
     return copy
+
+
+def _tell_plain(reason: InputError) -> None:
+    log.info("the log-density stays the plain one: %s", " ".join(str(reason).split()))
 
 
 def copied(model: Any, frozen: bool = False) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytensor
 from pymc.stats.convergence import log_warnings, run_convergence_checks
+from pymc.util import get_random_generator
 from xarray import Dataset, DataTree, concat
 
 from synkhronos._engine.commands.base import Command
@@ -214,7 +215,7 @@ def sample_over_nodes(group: Group, model: Any, arguments: Mapping[str, Any]) ->
         Of `synk.pymc.sample`, with the number of chains of at least the number of nodes.
     """
     counts = chains_of_nodes(arguments["chains"], group.member.communicator.nodes)
-    packed = packed_chains(model, arguments, counts)
+    packed = packed_chains(model, arguments, counts, "other nodes")
     chains = ", ".join(map(str, counts))
     tell(f"{sum(counts)} chains on {len(counts)} nodes: {chains}")
     task = group.start(SampleChains(packed), "sample")
@@ -241,19 +242,20 @@ def _abandon(task: Task) -> None:
         task.wait()
 
 
-def packed_chains(model: Any, arguments: Mapping[str, Any], counts: Sequence[int]) -> bytes:
-    """The chains of all nodes, pickled."""
+def packed_chains(
+    model: Any, arguments: Mapping[str, Any], counts: Sequence[int], to: str
+) -> bytes:
+    """The chains of all nodes, or processes, pickled; messages name them by `to`."""
     settings = {name: str(getattr(pytensor.config, name)) for name in ("mode", "floatX")}
     each = [_arguments_of(node, counts, arguments) for node in range(len(counts))]
-    seeds = np.random.default_rng(arguments.get("random_seed")).integers(2**30, size=len(counts))
-    for given, seed in zip(each, seeds, strict=True):
-        given["random_seed"] = int(seed)
+    rng = get_random_generator(arguments.get("random_seed"))
+    for given, count in zip(each, counts, strict=True):
+        given["random_seed"] = get_random_generator(rng)  # a copy, which spawns those of its chains
+        rng.spawn(count)
     try:
         return pack_graph(NodeChains(model, each, settings))
     except Exception as exc:  # of any object that the model refers to
-        raise InputError(
-            f"sample: the model or an argument cannot be sent to other nodes: {exc}"
-        ) from exc
+        raise InputError(f"sample: the model or an argument cannot be sent to {to}: {exc}") from exc
 
 
 def _arguments_of(node: int, counts: Sequence[int], arguments: Mapping[str, Any]) -> dict[str, Any]:

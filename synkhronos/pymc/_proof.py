@@ -11,6 +11,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.pytensorf import rewrite_pregrad
+from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
 
@@ -47,6 +48,10 @@ _RELATIVE = {"float64": 1e-9, "float32": 1e-3}
 
 # computes with numpy, compiles nothing
 _PLAIN = python_mode("canonicalize", "stabilize")
+
+
+class NotFiniteError(InputError):
+    """The log-density is not finite at any of the points, so that nothing can be compared."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +107,7 @@ def prove(
 
     Raises
     ------
-    InputError
-        The log-density is not finite at any of the points.
+    NotFiniteError
     """
     found = _compared(model, terms, evaluator, meanwhile)
     if sum(t.rows for t in terms) >= _MANY_ROWS:
@@ -123,7 +127,8 @@ def _compared(
     sources = list(dict.fromkeys([*(p.variable for p in likelihood.pieces), *of_latents]))
     smooth = [v for v in sources if is_smooth(v)]
     values = model.value_vars
-    to_sources = pytensor.function(values, sources, mode=_PLAIN, on_unused_input="ignore")
+    bounded = mode_of_bounds(model.check_bounds)
+    to_sources = pytensor.function(values, sources, mode=bounded, on_unused_input="ignore")
     places = [v for v in sources if v not in likelihood.computed]
     by_places = [v for v in places if is_smooth(v)]
     lead_on = _lead_on(smooth, places, values) if len(places) < len(sources) else None
@@ -156,7 +161,7 @@ def _compared(
         if compared == POINTS:
             return None
     if not compared:
-        raise InputError(_nowhere_finite(model, terms))
+        raise NotFiniteError(_nowhere_finite(model, terms))
     return None
 
 
@@ -165,7 +170,10 @@ def _nowhere_finite(model: Any, terms: Sequence[Term]) -> str:
     start = model.initial_point(0)
     values = model.value_vars
     densities = pytensor.function(
-        values, [t.variable for t in terms], mode=_PLAIN, on_unused_input="ignore"
+        values,
+        clone_replace([t.variable for t in terms]),  # rewriting changes graphs in place
+        mode=mode_of_bounds(model.check_bounds),
+        on_unused_input="ignore",
     )
     with np.errstate(all="ignore"):
         found = densities(*[start[v.name] for v in values])
@@ -239,17 +247,23 @@ def _plain(
     total = rewrite_pregrad(total)
     wrt = [inputs[v] for v in smooth]
     gradients = pytensor.grad(total, wrt, disconnected_inputs="ignore") if wrt else []
-    check = (
-        "local_check_parameter_to_ninf_switch" if check_bounds else "local_remove_check_parameter"
-    )
     made: Callable[..., Any] = pytensor.function(
         [*inputs.values(), *values],
         [total, scale, *gradients],
-        mode=_PLAIN.including(check),
+        mode=mode_of_bounds(check_bounds),
         on_unused_input="ignore",
     )
     watch(made)
     return made
+
+
+def mode_of_bounds(check_bounds: bool) -> Mode:
+    """A mode for numpy, in which parameters outside of their bounds are treated as PyMC does."""
+    name = (
+        "local_check_parameter_to_ninf_switch" if check_bounds else "local_remove_check_parameter"
+    )
+    found: Mode = _PLAIN.including(name)
+    return found
 
 
 def _inputs(

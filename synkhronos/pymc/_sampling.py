@@ -7,14 +7,18 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Protocol, cast
 
+import pytensor
+from pymc.model import Model, modelcontext
 from pymc.sampling.mcmc import NUTPIE_INSTALLED
+from pymc.step_methods import NUTS, STEP_METHODS
+from pytensor.gradient import NullTypeGradError
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 
 from synkhronos._checks import is_integer, plain, shown
 from synkhronos._engine.graph_types import ModeLike
-from synkhronos._engine.progress import tell
-from synkhronos._errors import InputError
+from synkhronos._engine.progress import silent, tell
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import cores as _cores
 from synkhronos._host.system import trouble
 from synkhronos.pymc._bambi import tell_of_own_fit
@@ -89,7 +93,7 @@ class OnOneCore(Faster):
         return pm_sample(**{**self._given, **kwargs})
 
 
-def sampler_of(model: Any, given: Mapping[str, object]) -> str:
+def sampler_of(model: Model, given: Mapping[str, object]) -> str:
     """The sampler that `pm.sample` takes with these arguments."""
     if given.get("nuts_sampler") is not None:
         return str(given["nuts_sampler"])
@@ -104,8 +108,21 @@ def sampler_of(model: Any, given: Mapping[str, object]) -> str:
         and given.get("return_inferencedata", True)
         and (initvals is None or isinstance(initvals, dict))
         and isinstance(mode_of(mode).linker, NumbaLinker | JAXLinker)
+        and _all_by_nuts(model)  # last, since it takes the time of a gradient's graph
     )
     return "nutpie" if takes_nutpie else "pymc"
+
+
+def _all_by_nuts(model: Model) -> bool:
+    """Whether `pm.sample` gives all parameters to NUTS: one without a gradient gets Slice."""
+    try:
+        pytensor.grad(model.logp(), model.value_vars, disconnected_inputs="ignore")
+    except (NotImplementedError, NullTypeGradError):
+        return False
+    return all(
+        max(STEP_METHODS, key=lambda method, rv=rv: method.competence(rv, True)) is NUTS
+        for rv in model.free_RVs
+    )
 
 
 def sample(
@@ -147,7 +164,8 @@ def sample(
     model : pymc.Model, optional
         Default: `first`, or the model of the current context.
     chains : int, optional
-        The number of chains. Default: that of `pm.sample`, 2 to 4.
+        The number of chains. Default: that of `pm.sample`, the number of cores, and at least 2;
+        without `cores` at most 4.
     cores : int, optional
         The number of cores for chains and members together. Default, and at most: all that this
         process may use.
@@ -164,7 +182,7 @@ def sample(
         As for `parallel`.
     **kwargs
         Any other argument of `pm.sample`: draws, tune, random_seed, idata_kwargs, progressbar,
-        nuts_sampler, nuts (settings of the sampler) and so on.
+        quiet (also without our lines), nuts_sampler, nuts (settings of the sampler) and so on.
 
     Returns
     -------
@@ -215,43 +233,64 @@ def sample(
                 "once"
             )
         model = first
+    if kwargs.get("draws", 0) is None:
+        raise InputTypeError("sample(draws=None): give a number of draws, or leave it out")
     check_counts(chains=chains, cores=cores, members_per_chain=members_per_chain)
-    model = model_of(model, "sample")
+    model = _model_of(model)
     refuse_divided(model)
     tell_of_own_fit(model)
-    Declared(model, row_wise)  # a wrong entry is no reason to sample plainly
     there = len(_cores.available())
-    chains = chains or max(2, min(_MOST_CHAINS, cores or there))
+    chains = chains or max(2, cores or min(_MOST_CHAINS, there))
     asked = {"members_per_chain": members_per_chain, "mode": mode}
     asked |= {"row_wise": row_wise, "repeated": repeated}
+    with silent(bool(kwargs.get("quiet"))):
+        return _sample(model, dim, chains, cores, asked, kwargs)
+
+
+def _model_of(model: object) -> Model:
+    """The model that `pm.sample` samples: an inner one alone, if it is given or entered."""
+    model_of(model, "sample")  # with its errors
+    return modelcontext(model)
+
+
+def _sample(
+    model: Model,
+    dim: str | None,
+    chains: int,
+    cores: int | None,
+    asked: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> Any:
+    """Choose a way and sample by it, with arguments that are checked."""
+    Declared(model, asked["row_wise"])  # a wrong entry is no reason to sample plainly
+    there = len(_cores.available())
     if not trouble():
         members: Any = import_module("synkhronos.pymc._members")
-        given = {"chains": chains, "cores": cores, "dim": dim, **asked, **kwargs}
-        if (found := members.sampled_over_nodes(model, given)) is not None:
+        all_given = {"chains": chains, "cores": cores, "dim": dim, **asked, **given}
+        if (found := members.sampled_over_nodes(model, all_given)) is not None:
             return found
     few = f" ({cores} cores were asked for, {there} are there)" if there < (cores or 0) else ""
     cores = min(cores or there, there)
     try:
-        frozen, given = frozen_first(model, kwargs)
-        way = way_of(frozen, dim, chains, cores, asked, given)
+        way, of_way = way_of(model, dim, chains, cores, asked, given)
     except InputError as exc:
         if dim is not None:
             raise
         tell(f"the model is sampled plainly{few}: {' '.join(str(exc).split())}")
         as_it_is = {"model": model, "chains": chains, "cores": min(chains, cores)}
-        return pm_sample(**{**as_it_is, **kwargs})
+        return pm_sample(**{**as_it_is, **given})
     with way:
         tell(f"{way.plan}{few}")
-        return way.sample(**given)
+        return way.sample(**of_way)
 
 
-def frozen_first(model: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def frozen_first(model: Any, sampler: str, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """A copy with constants for data, if nutpie is to sample one, and arguments that ask for none.
 
     nutpie's own copy would have PyMC's log-density.
     """
     options = dict(given.get("compile_kwargs") or {})
-    if sampler_of(model, given) != "nutpie":
+    if sampler != "nutpie":
         return model, dict(given)
     asked, options["freeze_model"] = options.get("freeze_model"), False
     mode = given.get("backend") or options.get("mode")
@@ -266,21 +305,22 @@ def frozen_first(model: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, A
 
 
 def way_of(
-    model: Any,
+    model: Model,
     dim: str | None,
     chains: int,
     cores: int,
     asked: Mapping[str, Any],
     given: Mapping[str, Any],
-) -> Way:
-    """The model with the density that it is sampled by, until the end of ``with``.
+) -> tuple[Way, Mapping[str, Any]]:
+    """The model with the density that it is sampled by, until the end of ``with``; the arguments.
 
     Raises
     ------
     InputError
         `pm.sample` as it is takes no longer, with the reason.
     """
-    sampler = sampler_of(model, given)
+    if model.parent is not None:
+        raise InputError("it is nested in another model, and `pm.sample` samples it alone")
     if _made_for_all(model, given.get("step")):
         raise InputError(
             "its step methods have compiled its log-density already; make the model faster first "
@@ -297,20 +337,25 @@ def way_of(
             f"the gradients of its {sum(t.rows for t in terms.all):,} rows take about "
             f"{seconds:.1g} s in all, less than to prepare it"
         )
+    sampler = sampler_of(model, given)
+    sampled, given = frozen_first(model, sampler, given)
+    if sampled is not model:
+        with untraced():
+            terms = read_model(sampled, dim, asked["row_wise"])
     if not trouble():
         members: Any = import_module("synkhronos.pymc._members")
         long = chains < cores and seconds >= _LONG_SECONDS
         if named or long or sampler in JAX_SAMPLERS or members.launch() is not None:
-            way = members.Sampling(model, terms, cores, sampler, dim=dim, chains=chains, **asked)
+            way = members.Sampling(sampled, terms, cores, sampler, dim=dim, chains=chains, **asked)
             if not way.slower:
-                return cast(Way, way)
+                return cast(Way, way), given
             if sampler in JAX_SAMPLERS:
                 raise InputError(way.slower)
-    given = {"model": model, "chains": chains, "cores": min(chains, cores), "nuts_sampler": sampler}
-    return OnOneCore(model, terms, asked["repeated"], given)
+    own = {"model": sampled, "chains": chains, "cores": min(chains, cores), "nuts_sampler": sampler}
+    return OnOneCore(sampled, terms, asked["repeated"], own), given
 
 
-def _made_for_all(model: Any, step: object) -> bool:
+def _made_for_all(model: Model, step: object) -> bool:
     """Whether the user has made step methods for all variables: they compile when they are made."""
     steps = step if isinstance(step, list | tuple) else [step]
     assigned = {v for each in steps for v in getattr(each, "vars", ())}

@@ -15,9 +15,8 @@ from pymc.pytensorf import rewrite_pregrad
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.replace import clone_replace
 
-from synkhronos._engine.python_mode import python_mode
 from synkhronos._errors import InputError
-from synkhronos.pymc._proof import POINTS, coarsest, points
+from synkhronos.pymc._proof import POINTS, coarsest, mode_of_bounds, points
 from synkhronos.pymc._terms import Terms
 
 log = logging.getLogger("synkhronos")
@@ -25,7 +24,6 @@ log = logging.getLogger("synkhronos")
 _LARGE = 0.05  # share of a gradient's time from which on a serial term is worth a warning
 _ROUNDS = 5  # of measuring that share
 _RELATIVE = {"float64": 1e-9, "float32": 1e-5}  # by the precision of the parameters
-_PLAIN = python_mode("canonicalize", "stabilize")
 
 
 def prove_summands(model: Any, terms: Terms) -> None:
@@ -140,11 +138,6 @@ def _timed(model: Any, factor: Any) -> Callable[[], float]:
 
 
 def _function(model: Any, outputs: Sequence[Any]) -> Any:
-    check = (
-        "local_check_parameter_to_ninf_switch"
-        if model.check_bounds
-        else "local_remove_check_parameter"
-    )
-    mode = _PLAIN.including(check)
+    mode = mode_of_bounds(model.check_bounds)
     copied = clone_replace(list(outputs))  # rewriting changes graphs in place
     return pytensor.function(model.value_vars, copied, mode=mode, on_unused_input="ignore")

@@ -61,6 +61,29 @@ def value_of(dataset: Any) -> Any:
     return found.drop_attrs(deep=False)
 
 
+@pytest.mark.parametrize("start", [2.0, pytest.param("prior", marks=pytest.mark.thorough)])
+def test_initial_values_change_nothing(start: object) -> None:
+    """PyMC's own functions refuse models that have them."""
+
+    def model_of(mu: object = None, s: object = None) -> pm.Model:
+        with pm.Model() as model:
+            at = pm.Normal("mu", initval=mu)
+            pm.Normal("y", at, pm.HalfNormal("s", initval=s), observed=np.arange(9.0))
+        return model
+
+    plain, symbolic = model_of(), model_of(s=pt.exp(pt.constant(0.5)))
+    idata = draws_of(plain, draws=60)
+    for model in (model_of(start, np.array(1.5)), symbolic):
+        before = dict(model.rvs_to_initial_values)
+        for compute in (synk.pymc.compute_log_likelihood, synk.pymc.compute_log_prior):
+            given = PLAIN | {"extend_inferencedata": False}
+            found, expected = (compute(idata, model=m, **given) for m in (model, plain))
+            xr.testing.assert_identical(value_of(found), value_of(expected))
+        found, expected = (synk.pymc.loo(idata, model=m, **PLAIN) for m in (model, plain))
+        assert found.elpd == expected.elpd
+        assert dict(model.rvs_to_initial_values) == before
+
+
 @pytest.mark.parametrize("make", [*MODELS[:3], *thorough(*MODELS[3:])])
 def test_densities_and_deterministics_are_those_of_pymc(make: Callable[[], pm.Model]) -> None:
     model = make()
@@ -501,6 +524,31 @@ def test_rows_outside_of_the_support_are_named() -> None:
     assert np.isnan(found.elpd_i.values).tolist() == [False, True, False]
     with pytest.raises(InputError, match="no variable is computed"):
         synk.pymc.compute_deterministics(idata, model=model, store="x.zarr", **PLAIN)
+
+
+@pytest.mark.parametrize("reff", [1e3, 1e5, np.inf])
+def test_a_tail_needs_draws(reff: float) -> None:
+    tree = {"posterior": mu_of(np.zeros((4, 250))), "log_likelihood": mu_of(np.zeros((4, 250)))}
+    data = xr.DataTree.from_dict(tree)
+    with pytest.raises((ValueError, IndexError)):
+        arviz_stats.loo(data, reff=reff)
+    with pytest.raises(InputError, match=r"of 1000 draws for the tail, and 5 are needed"):
+        synk.pymc.loo(data, reff=reff, **PLAIN)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_without_rows_there_is_no_loo(known: bool) -> None:
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu"), observed=np.zeros(0))
+    tree = draws_of(model, draws=60)
+    if known:
+        tree = synk.pymc.compute_log_likelihood(tree, model=model, **PLAIN)
+    with pytest.raises(InputError, match=r"loo: y has no rows: it has the shape \(0,\)"):
+        synk.pymc.loo(tree, model=model, **PLAIN)
+
+
+def mu_of(values: np.ndarray) -> xr.Dataset:
+    return xr.Dataset({"mu": (("chain", "draw"), values)})
 
 
 def test_rows_without_a_tail_are_named() -> None:

@@ -13,7 +13,15 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from comparing import check_equal, check_not_worse, evaluated, far_points, function, points
+from comparing import (
+    IN_PYTHON,
+    check_equal,
+    check_not_worse,
+    evaluated,
+    far_points,
+    function,
+    points,
+)
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.tensor.rewriting.fused_elemwise import FusedElemwise
 from zoo import KINDS
@@ -289,6 +297,29 @@ def test_a_model_without_rows_keeps_its_density(caplog: pytest.LogCaptureFixture
     assert "the log-density stays the plain one: " in caplog.text
     at = points(model, 2)
     check_equal(evaluated(model, at), evaluated(copy, at))
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_model_that_is_finite_nowhere_keeps_its_density(
+    value: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or whose gradient is: a covariate is infinite, or missing. It is outside of bounds then."""
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=2)
+        x = np.where(np.arange(60) == 3, value, 1.0)
+        pm.Bernoulli("y", logit_p=b[0] + b[1] * x, observed=np.arange(60) % 2)
+    caplog.set_level(logging.INFO, "synkhronos")
+    copy = synk.pymc.fast(model)
+    assert "the log-density stays the plain one: the log-density of y" in caplog.text
+    assert "logp" not in vars(copy)
+    at = [model.initial_point(0), *points(model, 3)]
+    logp, faster = (m.compile_logp(mode=IN_PYTHON) for m in (model, copy))
+    with np.errstate(all="ignore"):
+        assert [logp(p) for p in at] == [faster(p) for p in at]
+    refused = pytest.raises(synk.InputError, match="60 values of the log-density of y are -inf")
+    with refused, synk.Group(1) as group, group.active():
+        synk.pymc.parallel(model)
+    assert "logp" not in vars(model)
 
 
 def test_what_is_refused() -> None:

@@ -48,9 +48,11 @@ def test_models_of_one_graph_have_one_key(name: str) -> None:
     assert found != make(1, 30).compile_logp(mode=FAST)(at)
 
 
-def plain(width: float = 1.0, rows: int = 30, upper: float = 2.0, name: str = "a") -> Any:
+def plain(
+    width: float = 1.0, rows: int = 30, upper: float = 2.0, name: str = "a", start: Any = None
+) -> Any:
     with pm.Model() as model:
-        a = pm.Uniform(name, 0, upper)
+        a = pm.Uniform(name, 0, upper, initval=start)
         pm.Normal("y", a, width, observed=np.arange(rows))
     return model
 
@@ -82,15 +84,32 @@ def transformed(upper: float) -> Any:
         (plain(), plain(width=2.0)),
         (plain(), plain(upper=3.0)),
         (plain(), plain(name="b")),
+        (plain(start=0.5), plain(start=0.75)),
+        (plain(start=np.array(0.5)), plain()),
         (per_row(), per_row(40)),
         (bounded(0.0), bounded(-np.inf)),
         (transformed(1.0), transformed(2.0)),
     ],
-    ids=["number", "bound", "name", "shape of a Deterministic", "no bound", "transform"],
+    ids=[
+        "number",
+        "bound",
+        "name",
+        "start",
+        "no start",
+        "shape of a Deterministic",
+        "no bound",
+        "transform",
+    ],
 )
 def test_other_graphs_have_other_keys(one: Any, other: Any) -> None:
     assert one_graph(one).key == one_graph(one).key
     assert one_graph(one).key != one_graph(other).key
+
+
+def test_a_model_keeps_its_initial_values() -> None:
+    model = plain(start=0.5)
+    made, _ = one_graph(model).make()
+    assert made.initial_point(0) == model.initial_point(0) != plain().initial_point(0)
 
 
 def test_a_model_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +138,7 @@ def test_models_that_cannot_be_copied_are_compiled_for_themselves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pm.Model() as model:
-        pm.Normal("a", initval=1.0)
+        pm.Normal("a", initval=pm.Normal("b") + 1)
     found = Compilations()
     monkeypatch.setattr(found, "_compile", lambda given, **_: given)
     assert found.compiled(model, backend="numba") is model

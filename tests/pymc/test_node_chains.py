@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytest
+from numpy.random import MT19937
 from pymc.sampling.parallel import ParallelSamplingError
+from pymc.util import get_random_generator
 from xarray import Dataset, DataTree
 
 from synkhronos._errors import InputError, SynkhronosError
@@ -35,7 +37,11 @@ def chains_of(packed: bytes) -> NodeChains:
 
 
 def packed(**arguments: Any) -> bytes:
-    return _node_chains.packed_chains(model_of(), SHORT | arguments, [arguments.get("chains", 1)])
+    return packed_for([arguments.get("chains", 1)], **SHORT | arguments)
+
+
+def packed_for(counts: list[int], function: Any = None, **arguments: Any) -> bytes:
+    return _node_chains.packed_chains(model_of(function), arguments, counts, "other nodes")
 
 
 def draws_of(packed: bytes) -> Any:
@@ -54,27 +60,34 @@ def test_an_error_that_cannot_be_made_again_is_told() -> None:
 def test_each_node_gets_its_share_of_the_chains() -> None:
     starts = [{"b": np.full(2, float(i))} for i in range(5)]
     given = {"chains": 5, "initvals": starts, "random_seed": 3, "cores": 8, "progressbar": True}
-    first, second = chains_of(_node_chains.packed_chains(model_of(), given, [3, 2])).arguments
+    first, second = chains_of(packed_for([3, 2], **given)).arguments
     assert (first["chains"], second["chains"]) == (3, 2)
     assert [float(v["b"][0]) for v in (*first["initvals"], *second["initvals"])] == [0, 1, 2, 3, 4]
     assert (first["progressbar"], second["progressbar"]) == (True, False)
     assert first["cores"] == second["cores"] == 8
-    assert first["random_seed"] != second["random_seed"]
 
 
-def test_the_seeds_of_nodes_follow_random_seed() -> None:
-    def seeds(seed: Any) -> list[int]:
-        made = _node_chains.packed_chains(model_of(), {"chains": 4, "random_seed": seed}, [2, 2])
-        return [each["random_seed"] for each in chains_of(made).arguments]
+def test_chains_of_nodes_have_the_seeds_that_pm_sample_gives_them() -> None:
+    def seeds(seed: Any, counts: list[int]) -> list[int]:
+        """As `pm.sample` makes them of the arguments of each node."""
+        each = chains_of(packed_for(counts, chains=sum(counts), random_seed=seed)).arguments
+        return [
+            int(rng.integers(2**30))
+            for given, count in zip(each, counts, strict=True)
+            for rng in get_random_generator(given["random_seed"]).spawn(count)
+        ]
 
-    assert seeds(3) == seeds(3) == seeds(np.random.default_rng(3)) != seeds(4)
-    assert seeds([1, 2]) == seeds([1, 2]) != seeds([2, 1])
-    assert seeds(None) != seeds(None)
+    used = np.random.default_rng(3)
+    used.spawn(4)
+    for seed in (3, [1, 2], np.random.default_rng(3), used, np.random.Generator(MT19937(5))):
+        wanted = [int(r.integers(2**30)) for r in get_random_generator(seed).spawn(4)]
+        assert seeds(seed, [2, 2]) == seeds(seed, [1, 1, 1, 1]) == wanted
+    assert seeds(None, [2, 2]) != seeds(None, [2, 2])
 
 
 def test_a_model_that_cannot_be_sent_is_refused() -> None:
-    with pytest.raises(InputError, match="generator"):
-        _node_chains.packed_chains(model_of(function=(i for i in "ab")), {"chains": 2}, [1, 1])
+    with pytest.raises(InputError, match=r"cannot be sent to other nodes: .*generator"):
+        packed_for([1, 1], function=(i for i in "ab"), chains=2)
 
 
 @pytest.mark.parametrize(

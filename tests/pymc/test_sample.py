@@ -15,8 +15,12 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytest
+from pymc.step_methods.compound import Competence
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 
 import synkhronos as synk
+from synkhronos._engine import progress
 from synkhronos._errors import InputError, InputTypeError, WorkerDied
 from synkhronos.pymc import _chain_processes, _members, _sampling
 from synkhronos.pymc._advice import Advice, ModeAdvice
@@ -24,7 +28,7 @@ from synkhronos.pymc._members import Sampling
 from synkhronos.pymc._sampling import sampler_of
 
 DEMOS = Path(__file__).parents[2] / "demos" / "pymc"
-SHORT = {"draws": 6, "tune": 6, "random_seed": 7, "progressbar": False, "quiet": True} | {
+SHORT = {"draws": 6, "tune": 6, "random_seed": 7, "progressbar": False} | {
     "compute_convergence_checks": False
 }
 
@@ -140,8 +144,87 @@ def test_the_sampler_is_that_of_pm_sample(monkeypatch: pytest.MonkeyPatch) -> No
     with pm.Model() as discrete:
         pm.Poisson("y", pm.DiscreteUniform("k", 1, 20), observed=np.arange(30))
     assert sampler_of(discrete, numba) == "pymc"
+    with pm.Model() as stepped:
+        pm.Normal("y", Stepped()(pm.Normal("a")) + pm.Normal("b"), observed=np.zeros(9))
+    assert sampler_of(stepped, numba) == "pymc"  # Slice for a
+    monkeypatch.setattr(_sampling, "STEP_METHODS", [*_sampling.STEP_METHODS, ForPoisson])
+    with pm.Model() as claimed:
+        pm.Poisson("y", pm.math.exp(pm.Normal("a")), observed=np.arange(9))
+    assert sampler_of(claimed, numba) == "pymc"
     monkeypatch.setattr(_sampling, "NUTPIE_INSTALLED", False)
     assert sampler_of(model, numba) == "pymc"
+
+
+class Stepped(Op):
+    """An operation without a gradient."""
+
+    def make_node(self, value: Any) -> Apply:
+        return Apply(self, [value], [value.type()])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        output_storage[0][0] = np.asarray(inputs[0] ** 3)
+
+
+class ForPoisson(pm.Slice):
+    """A step method that other packages add, which claims parameters for itself."""
+
+    @staticmethod
+    def competence(var: Any, has_grad: bool) -> Competence:
+        return Competence.IDEAL
+
+
+@pytest.mark.parametrize(
+    "mode", ["FAST_COMPILE", pytest.param("NUMBA", marks=pytest.mark.thorough)]
+)
+def test_a_parameter_without_a_gradient_gets_slice(
+    mode: str, plans: Callable[[], list[str]], nothing_is_cheap: None
+) -> None:
+    with pm.Model() as model:
+        mean = Stepped()(pm.Normal("a")) + pm.Normal("b")
+        pm.Poisson("y", pm.math.exp(mean), observed=np.arange(60) % 4)
+    given = SHORT | {"chains": 1, "cores": 1, "compile_kwargs": {"mode": mode}}
+    found = synk.pymc.sample(model, **given)
+    assert plans() == ["1 chain with a faster density on one core each, by pymc"]
+    plain = pm.sample(model=model, **given)
+    for name in ("a", "b"):
+        np.testing.assert_allclose(found.posterior[name], plain.posterior[name], rtol=1e-6)
+
+
+def test_quiet_says_nothing(
+    plans: Callable[[], list[str]],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    nothing_is_cheap: None,
+) -> None:
+    monkeypatch.setattr(_sampling.OnOneCore, "sample", lambda way, **given: given)
+    monkeypatch.setattr(progress, "FIRST", 0.0)
+    given = SHORT | {"chains": 1, "cores": 1, "nuts_sampler": "pymc"}
+    synk.pymc.sample(model_of(), quiet=True, **given)
+    synk.pymc.sample(walk(), quiet=True, **given | {"draws": 1, "tune": 0})
+    assert plans() == []
+    assert capfd.readouterr() == ("", "")
+    synk.pymc.sample(model_of(), **given)
+    assert len(plans()) == 1
+
+
+def test_chains_follow_cores_as_in_pm_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sampling, "_sample", lambda model, dim, chains, *others: chains)
+    model = model_of()
+    assert [synk.pymc.sample(model, cores=n) for n in (1, 2, 6)] == [2, 2, 6]
+    assert synk.pymc.sample(model, cores=6, chains=3) == 3
+    monkeypatch.setattr(_sampling._cores, "available", lambda: range(32))
+    assert synk.pymc.sample(model) == 4
+
+
+@pytest.mark.usefixtures("nothing_is_cheap")
+def test_an_inner_model_is_sampled_as_pm_sample_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sampling, "pm_sample", lambda **given: given["model"])
+    with pm.Model():
+        pm.Normal("a")
+        with pm.Model("inner") as inner:
+            pm.Normal("y", pm.Normal("b"), observed=np.zeros(9))
+            assert synk.pymc.sample(**SHORT) is inner
+    assert synk.pymc.sample(inner, members_per_chain=2, **SHORT) is inner
 
 
 def test_chains_in_processes_draw_what_one_after_another_draw(
@@ -411,6 +494,8 @@ def test_wrong_arguments() -> None:
     model = model_of()
     with pytest.raises(InputError, match="chains=0: give an integer of at least 1"):
         synk.pymc.sample(model, chains=0)
+    with pytest.raises(InputTypeError, match="draws=None"):
+        synk.pymc.sample(model, draws=None)
     with pytest.raises(InputTypeError, match="row_wise='y': give a list"):
         synk.pymc.sample(model, row_wise="y", **SHORT)
     with pytest.raises(InputTypeError, match="cores='8': give an integer of at least 1"):

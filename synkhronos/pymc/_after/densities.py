@@ -21,6 +21,7 @@ from synkhronos.pymc._after.compiled import fast
 from synkhronos.pymc._after.division import checked, results
 from synkhronos.pymc._after.points import Points, names_of
 from synkhronos.pymc._after.store import check_store
+from synkhronos.pymc._initial_values import without_initial_values
 
 
 def compute_log_likelihood(
@@ -219,7 +220,8 @@ class Density:
     """
 
     def __init__(self, model: pm.Model, kind: str, var_names: Sequence[str] | None) -> None:
-        self.model = remove_value_transforms(model)  # draws have no transformed values
+        # draws have no transformed values
+        self.model = remove_value_transforms(without_initial_values(model))
         observed = kind == "likelihood"
         target = self.model.observed_RVs if observed else self.model.free_RVs
         self.names = [v.name for v in target] if var_names is None else names_of(var_names)

@@ -28,9 +28,10 @@ from synkhronos.pymc._after.pareto import tail_length
 from synkhronos.pymc._after.points import Points
 from synkhronos.pymc._after.some_rows import SomeRows
 from synkhronos.pymc._after.work import InMemory
+from synkhronos.pymc._initial_values import without_initial_values
 
 _SAMPLE_DIMS = ("chain", "draw")
-_FEWEST = 25  # draws: the tail needs 5
+_FEWEST, _FEWEST_IN_TAIL = 25, 5  # draws
 _NAMED = 5  # rows in a warning
 _RTOL = 1e-9  # of log-likelihoods of some rows, computed apart and with all
 
@@ -82,8 +83,8 @@ def loo(
     Raises
     ------
     InputError
-        There is no posterior, no such variable, or fewer than 25 draws; or all draws in the tail of
-        a row have the same likelihood.
+        There is no posterior, no such variable, no row, or fewer than 25 draws; `reff` leaves fewer
+        than 5 draws for the tail; or all draws in the tail of a row have the same likelihood.
     WorkerError, WorkerDied
         A process has failed or died.
 
@@ -123,7 +124,13 @@ def loo(
     shape = tuple(posterior.sizes[dim] for dim in _SAMPLE_DIMS)
     if math.prod(shape) < _FEWEST:
         raise InputError(f"loo: {math.prod(shape)} draws are too few: {_FEWEST} are needed")
-    tail = tail_length(math.prod(shape), _efficiency(posterior) if reff is None else reff)
+    reff = _efficiency(posterior) if reff is None else reff
+    tail = tail_length(math.prod(shape), reff)
+    if tail < _FEWEST_IN_TAIL:
+        raise InputError(
+            f"loo: reff={reff:g} leaves {tail} of {math.prod(shape)} draws for the tail, and "
+            f"{_FEWEST_IN_TAIL} are needed: reff is effective draws for each draw, about 1"
+        )
     if "log_likelihood" in data:
         rows, work = _of_group(data["log_likelihood"].to_dataset(), var_name, tail)
     else:
@@ -148,7 +155,7 @@ def _of_group(group: Dataset, name: str | None, tail: int) -> tuple[DataArray, L
     """The labels of the rows, and the work, from log-likelihoods that are known."""
     chosen = _chosen(name, [str(v) for v in group.data_vars], "the group log_likelihood")
     values = group[chosen]
-    rows = values.isel(chain=0, draw=0, drop=True)
+    rows = _some(values.isel(chain=0, draw=0, drop=True))
     own = [dim for dim in values.dims if dim not in _SAMPLE_DIMS]
     if not own:
         values, own = values.expand_dims("row"), ["row"]
@@ -162,7 +169,8 @@ def _of_model(
 ) -> tuple[DataArray, LooRows]:
     """The labels of the rows, and the work, from log-likelihoods that are computed."""
     name = _chosen(name, [v.name for v in model.observed_RVs], "the model")
-    density = Density(freeze_dims_and_data(model), "likelihood", [name])
+    frozen = freeze_dims_and_data(without_initial_values(model))
+    density = Density(frozen, "likelihood", [name])
     points = Points.of_dataset(posterior, model, _SAMPLE_DIMS)
     [whole] = density.graphs
     plain = density.compiled(given)
@@ -177,7 +185,7 @@ def _of_model(
     start, stop = pt.lscalar("start"), pt.lscalar("stop")
     known = np.broadcast_to(first[(None,) * 2], (*map(len, _coords(points)), *first.shape))
     labels = density.dataset({name: known}, points, _SAMPLE_DIMS)[name]
-    rows = labels.isel(chain=0, draw=0, drop=True)
+    rows = _some(labels.isel(chain=0, draw=0, drop=True))
 
     def work_of(graph: Any) -> ModelRows:
         function = density.compiled_from([graph], [*density.values, start, stop], given)
@@ -187,6 +195,12 @@ def _of_model(
     if not _agrees(work, first):
         work = work_of(axes[start:stop])
     return rows, work
+
+
+def _some(rows: DataArray) -> DataArray:
+    if not rows.size:
+        raise InputError(f"loo: {rows.name} has no rows: it has the shape {rows.shape}")
+    return rows
 
 
 def _coords(points: Points) -> list[DataArray]:

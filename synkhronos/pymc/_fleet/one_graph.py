@@ -29,6 +29,8 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorConstant
 
+from synkhronos.pymc._initial_values import initial_values_of, without_initial_values
+
 # What takes integers as numbers. Elsewhere they may be shapes, which graphs are built by.
 _TAKES_NUMBERS = (Elemwise, Dot, AdvancedSubtensor, ModelObservedRV)
 _SIZE = 1  # the place of the size among the inputs of a RandomVariable
@@ -64,7 +66,8 @@ def one_graph(model: Model) -> OneGraph:
     NotImplementedError, ValueError
         PyMC cannot copy the model, or two of its data have one name.
     """
-    graph, _ = fgraph_from_model(model)
+    starts = initial_values_of(model)
+    graph, _ = fgraph_from_model(without_initial_values(model))
     found = dict.fromkeys(v for node in toposort(graph.outputs) for v in node.inputs)
     given = [v for v in found if isinstance(v, SharedVariable) and _is_tensor(v)]
     lifted: dict[Variable, SharedVariable] = {}
@@ -82,9 +85,12 @@ def one_graph(model: Model) -> OneGraph:
     again._coords, again._dim_lengths = graph._coords, graph._dim_lengths
 
     def make() -> tuple[Model, dict[str, SharedVariable]]:
-        return model_from_fgraph(again, mutate_fgraph=True), shared
+        made = model_from_fgraph(again, mutate_fgraph=True)
+        for name, value in starts.items():
+            made.rvs_to_initial_values[made[name]] = value
+        return made, shared
 
-    key = (model.check_bounds, *_key(again, shared), *_fixed(outputs, shared))
+    key = (model.check_bounds, _made_of(starts), *_key(again, shared), *_fixed(outputs, shared))
     return OneGraph(key, data, make)
 
 
