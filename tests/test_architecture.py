@@ -467,6 +467,7 @@ PRIVATE_OF_LIBRARIES = {
     "_compile_mode": "PyTensor's FunctionGraph: the mode that rewrites of inner graphs look up",
     "_read": "jax.config: a value that JAX offers no attribute for",
     "_run_exitfuncs": "atexit: run the handlers before MPI ends the process",
+    "_competence": "PyMC's step methods: how well one suits a parameter, whatever it asks for",
     "_stop_flag": "Optuna's Study: whether stop() was called, which has no other effect",
     "_thread_local": "Optuna's Study: outside of its own loop, only this lets stop() be called",
 }

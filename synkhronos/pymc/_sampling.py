@@ -120,7 +120,7 @@ def _all_by_nuts(model: Model) -> bool:
     except (NotImplementedError, NullTypeGradError):
         return False
     return all(
-        max(STEP_METHODS, key=lambda method, rv=rv: method.competence(rv, True)) is NUTS
+        max(STEP_METHODS, key=lambda method, rv=rv: method._competence(rv, True)) is NUTS
         for rv in model.free_RVs
     )
 

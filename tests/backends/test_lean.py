@@ -6,6 +6,7 @@ import subprocess
 import sys
 from itertools import combinations
 
+import numba
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -21,6 +22,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from selection import thorough
 
 from synkhronos._backends.lean import reductions, rewrite
+from synkhronos._backends.lean.linker import LeanLinker
 from synkhronos._backends.lean.mode import lean
 from synkhronos._backends.lean.op import Lean
 
@@ -49,6 +51,25 @@ def is_lean(function, kind):
     return any(isinstance(op, Lean) and isinstance(op.op, kind) for op in ops) and not any(
         isinstance(op, kind) for op in ops
     )
+
+
+@numba.njit
+def steps_to_one(number):
+    """It is not inlined."""
+    return 0 if number <= 1 else 1 + steps_to_one(number // 2)
+
+
+def test_a_function_calls_its_own_copies_of_others():
+    """Not those that this process has compiled: from the cache it is loaded without these."""
+    called = numba.njit(lambda number: 2 * steps_to_one(number))
+    found = LeanLinker().jit_compile((called, None))
+    assert found(9) == called(9) == 6
+    [result], [plain] = found.overloads.values(), called.overloads.values()
+    kinds, before = (
+        {f.linkage.name for f in r.library.get_defined_functions()} for r in (result, plain)
+    )
+    assert kinds == {"internal", "external"}
+    assert "linkonce_odr" in before
 
 
 LENGTHS = st.sampled_from([0, 1, 2, 3, 5, 17])

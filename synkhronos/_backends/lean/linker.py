@@ -34,3 +34,19 @@ class LeanLinker(NumbaLinker):
             source.__code__ = source.__code__.replace(co_filename="<graph>")
             CACHED_SRC_FUNCTIONS[source] = f"synkhronos_{key}_fastmath{fast}"
         return function, key
+
+    def jit_compile(self, fn: Any) -> Any:
+        """Return the compiled function of a graph: its bits do not depend on what was cached."""
+        try:
+            from pytensor.link.numba.dispatch.basic import numba_njit
+
+            from synkhronos._backends.lean.own_copies import WithOwnCopies
+        except ImportError:  # another version of PyTensor or numba
+            return super().jit_compile(fn)
+        function, key = fn
+        return numba_njit(
+            function.py_func,
+            final_function=True,
+            cache=key is not None,
+            pipeline_class=WithOwnCopies,
+        )
