@@ -68,9 +68,6 @@ def telling(text: str, compiling: Callable[[], Sequence[int]] = tuple) -> Iterat
     compiling : callable, optional
         Returns the ranks of the workers that compile now.
     """
-    if _silent.get():
-        yield
-        return
     outer = _current.get()
     if outer is not None:
         before = outer.text, outer.operations, outer.compiling
@@ -83,7 +80,7 @@ def telling(text: str, compiling: Callable[[], Sequence[int]] = tuple) -> Iterat
     told = _Told(text, compiling)
     token = _current.set(told)
     try:
-        if not _in_a_table.get() or can_redraw(sys.stderr):
+        if not _silent.get() and (not _in_a_table.get() or can_redraw(sys.stderr)):
             told.start()
         yield
         told.done = True
