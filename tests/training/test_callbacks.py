@@ -157,6 +157,12 @@ def test_it_does_not_come_back(group2: synk.Group) -> None:
     two.fit(DATA, batch=20, epochs=2, validation=DATA)
 
 
+def test_listed_twice(group2: synk.Group) -> None:
+    stop = EarlyStopping()
+    with pytest.raises(synk.InputError, match="of val_loss, min> is listed twice"):
+        trained(callbacks=[stop], stop=stop)
+
+
 def test_a_state_has_its_metric(
     group2: synk.Group, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

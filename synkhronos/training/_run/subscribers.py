@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from synkhronos._checks import shown
-from synkhronos._errors import InputTypeError
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos.training._directions import Mode
 from synkhronos.training._run.events import KINDS, Event
 from synkhronos.training._run.watch import Watch
@@ -37,6 +37,9 @@ class Subscribers:
         self._saved: list[tuple[str, Any]] = []
         self._watches = [each for each in callbacks if isinstance(each, Watch)]
         self._untold: deque[tuple[str, Handler, Event]] = deque()
+        for watch in self._watches:
+            if sum(each is watch for each in self._watches) > 1:
+                raise InputError(f"callbacks: {watch!r} is listed twice, and would count twice")
         for callback in callbacks:
             self._add(callback)
 
