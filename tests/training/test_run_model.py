@@ -153,8 +153,8 @@ def trainer_of(folder: Path, callbacks: list[Any]) -> Trainer:
 
 def test_runs_follow_the_model(trials: Callable[[Any, Any], Any]) -> None:
     how = settings(
-        max_examples=trials(4, 300),
-        stateful_step_count=trials(6, 12),
+        max_examples=trials(4, 100),
+        stateful_step_count=trials(6, 10),
         deadline=None,
         database=None,
         derandomize=True,
