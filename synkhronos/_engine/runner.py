@@ -526,6 +526,14 @@ class Task:
         """Whether all workers have reported."""
         return not self._runner.channel.late(self.number)
 
+    @property
+    def failed(self) -> bool:
+        """Whether a worker of this node has died, or has raised: `wait` will raise."""
+        channel = self._runner.channel
+        if any(worker.dead() for worker in channel.workers):
+            return True
+        return any(type(found) is Failure for found in channel.reports(self.number).values())
+
     def stop(self) -> None:
         """Ask the workers to return."""
         self._runner.channel.stop(self.number)

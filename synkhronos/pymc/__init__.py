@@ -5,6 +5,7 @@
 ``_fast``              `fast`: a copy of a model with a faster log-density, without members
 ``_sampling``          `sample`: chooses how the chains are sampled, and calls `pm.sample`
 ``_nutpie``            calls `pm.sample`, for which nutpie compiles in less time
+``_failures``          raises what nutpie and `pm.find_MAP` would take for a bad point
 ``_estimate``          the seconds of a gradient, from its graph
 ``_members``           chains with members, by a measurement
 ``_chain_processes``   chains of nutpie with members, each in a process of its own
@@ -28,7 +29,6 @@
 ``_op``                the operation in the model's graph (compiled by ``_numba`` and ``_jax``)
 ``_proof``             compares the divided log-density with the plain one at random points
 ``_advice``            `advise`: measures and predicts the speed-up before sampling
-``_alarm``             raises an error of a sampler's thread in the main thread
 ``_after``             what follows sampling: predictive draws, log-densities, deterministics
 ``_fleet``             `map`: many models in slots of cores, one compilation for one graph
 =====================  ===========================================================================

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from pytensor.graph.replace import clone_replace
 from synkhronos._backends import jax as jax_backend
 from synkhronos._checks import check_integer, or_none, shown
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos.pymc._alarm import caller_of
+from synkhronos.pymc._failures import let_failures_pass
 from synkhronos.pymc._terms import Terms
 
 log = logging.getLogger("synkhronos")
@@ -89,7 +89,7 @@ class NotedInitialValues(treedict):
     def values(self) -> Any:
         """The initial values."""
         frame = inspect.currentframe()
-        package = caller_of(frame, _COPYING) or _freezer(frame)
+        package = _caller_of(frame, _COPYING) or _freezer(frame)
         if package is not None:
             log.warning(
                 "%s copies the model (freeze_dims_and_data), and the copy has PyMC's own "
@@ -98,6 +98,16 @@ class NotedInitialValues(treedict):
                 _COPYING.get(package, _BY_OTHERS),
             )
         return super().values()
+
+
+def _caller_of(frame: FrameType | None, packages: Container[str]) -> str | None:
+    """The package of these whose code this frame runs, or one that has called it; else None."""
+    while frame is not None:
+        package: str = frame.f_globals.get("__name__", "").split(".")[0]
+        if package in packages:
+            return package
+        frame = frame.f_back
+    return None
 
 
 def _freezer(frame: FrameType | None) -> str | None:
@@ -148,6 +158,7 @@ class Divided:
         """The log-density, as `pymc.Model.logp`; with ``sum=False`` the undivided one."""
         model, plain = self._model, type(self._model).logp
         _register_jax()
+        let_failures_pass()
         if vars is None:
             given = [*model.free_RVs, *model.observed_RVs, *model.potentials]
         else:

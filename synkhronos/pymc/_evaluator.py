@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,6 @@ from synkhronos._engine.group import Group
 from synkhronos._engine.progress import tell
 from synkhronos._errors import GroupClosed
 from synkhronos._host import cores as _cores
-from synkhronos.pymc._alarm import Alarm
 from synkhronos.pymc._group_likelihood import GroupLikelihood
 from synkhronos.pymc._rows import is_smooth
 
@@ -106,6 +106,13 @@ class Evaluator:
     group : Group
     members : int
         The size of each chain's own group.
+
+    Attributes
+    ----------
+    failure : BaseException, or None
+        What all later evaluations raise.
+    raised : BaseException, or None
+        What the last evaluation has raised.
     """
 
     def __init__(self, likelihood: Likelihood, mode: ModeLike, group: Group, members: int) -> None:
@@ -113,6 +120,7 @@ class Evaluator:
         self.mode = mode
         self.members = members
         self.failure: BaseException | None = None
+        self.raised: BaseException | None = None
         self._inside: list[None] = []
         self._told_turns = False
         self._left = False
@@ -121,7 +129,6 @@ class Evaluator:
         self._group_likelihood: Any = GroupLikelihood(group, likelihood, mode)
         # last, since `leave` is not called for an evaluator that could not be made
         self._slots: CoreSlots | None = CoreSlots(_cores.available(), members)
-        self.alarm: Alarm | None = Alarm()
 
     def __call__(
         self, theta: np.ndarray, latents: Sequence[np.ndarray], gradient: bool = True
@@ -136,9 +143,13 @@ class Evaluator:
         if len(self._inside) > 1 and not self._told_turns:
             self._tell_turns()
         try:
-            return self._group_likelihood(theta, latents, gradient)
+            found = self._group_likelihood(theta, latents, gradient)
+            self.raised = None
+            return found
         except BaseException as exc:
-            self._note(exc, self._group_likelihood.group.alive)
+            self.raised = exc
+            if self.failure is None and not (self._group_likelihood.group.alive and _is_heard()):
+                self.failure = exc
             raise
         finally:
             self._inside.pop()
@@ -172,20 +183,6 @@ class Evaluator:
         finally:
             self._group_likelihood = kept
 
-    def _note(self, exc: BaseException, goes_on: bool) -> None:
-        """Keep an exception, and stop the sampler."""
-        if self.failure is not None:  # another thread has kept one
-            return
-        raised = self.alarm is not None and self.alarm.raise_in_main(exc)
-        if raised or not goes_on:
-            self.failure = exc  # else a sampler that continues takes it for a bad point
-        if raised:
-            log.error(
-                "sampling stops, and the draws of nutpie are lost: %s. PyMC's own sampler "
-                '(nuts_sampler="pymc") keeps draws by trace= or callback=',
-                exc,
-            )
-
     def _move_in(self) -> None:
         """Start this process's own group."""
         if self._left:
@@ -195,7 +192,6 @@ class Evaluator:
             )
         if self._pid != os.getpid():  # a fork: other threads of the parent may have held the lock
             self._moving = threading.Lock()
-            self.alarm = None
         with self._moving:
             if self._group_likelihood is not None and self._pid == os.getpid():
                 return
@@ -226,8 +222,6 @@ class Evaluator:
             self._group_likelihood = None
             if self._slots is not None:
                 self._slots.close()
-            if self.alarm is not None:
-                self.alarm.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """For a process that was not forked: without group."""
@@ -236,8 +230,19 @@ class Evaluator:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.failure = self.alarm = self._group_likelihood = None
+        self.failure = self.raised = self._group_likelihood = None
         self._inside, self._told_turns = [], False
         self._left = False
         self._pid = os.getpid()
         self._moving = threading.Lock()
+
+
+def _is_heard() -> bool:
+    """Whether Python code gets the exception of an evaluation.
+
+    A caller in C, such as nutpie's threads, may take it for a bad point and go on.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return not frame.f_globals.get("__name__", "").startswith("synkhronos.")

@@ -222,9 +222,10 @@ def sample_over_nodes(group: Group, model: Any, arguments: Mapping[str, Any]) ->
     own = None
     try:
         with ChainsProcess(packed, 0, group.member.on_node.cores) as process:
-            while not process.wait(_LOOK_SECONDS) and _FAILED not in task.progress():
-                pass
-            if _FAILED not in task.progress():
+            while not (failed := task.failed or _FAILED in task.progress()):
+                if process.wait(_LOOK_SECONDS):
+                    break
+            if not failed:
                 own = process.answer()
     except BaseException:
         _abandon(task)

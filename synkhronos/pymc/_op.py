@@ -89,6 +89,11 @@ def pulled_back(outputs: Sequence[Any], cotangent: Any, smooth: Iterable[bool]) 
     ]
 
 
+def evaluators() -> list[Any]:
+    """All evaluators of this process."""
+    return list(_evaluators.values())
+
+
 def evaluate(
     number: int, gradient: bool, theta: np.ndarray, *latents: np.ndarray
 ) -> tuple[Any, ...]:

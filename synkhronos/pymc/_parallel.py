@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ from synkhronos.pymc._undivided import prove_summands, tell_what_stays
 log = logging.getLogger("synkhronos")
 
 _SECONDS = 30.0  # of `advise`: it begins no further mode that might take longer
+_REPLACING = ("jax", "jaxlib", "pyo3_runtime")  # of JAX, and of nutpie while it runs JAX
 
 
 class Parallel(ProcessBound, Replaced):
@@ -249,7 +251,29 @@ class Parallel(ProcessBound, Replaced):
 
     def sample(self, *args: Any, **kwargs: Any) -> Any:
         """Call `pm.sample` with this model and its plan for chains; arguments override the plan."""
-        return pm_sample(*args, **{"model": self.model, **self.sampling, **kwargs})
+        try:
+            return pm_sample(*args, **{"model": self.model, **self.sampling, **kwargs})
+        except BaseException as exc:
+            if (raised := self._replaced_by(exc)) is None:
+                raise
+            raise raised from exc
+
+    def _replaced_by(self, error: BaseException | None) -> BaseException | None:
+        """What an evaluation has raised, if a sampler raises an error of its own in its place."""
+        if type(error).__module__.partition(".")[0] not in _REPLACING:
+            return None
+        return next((e.raised for e in self._more if e.raised is not None), None)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        raised = self._replaced_by(error)
+        super().__exit__(kind, error, trace)
+        if raised is not None:
+            raise raised from error
 
     def close(self) -> None:
         """Restore the model, and end the group if `parallel` started it. Safe to call again."""

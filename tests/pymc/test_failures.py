@@ -121,46 +121,6 @@ def test_a_death_in_a_chains_own_process_is_reported(tmp_path: Path) -> None:
     assert out.splitlines()[-1] == "ParallelSamplingError True True"
 
 
-NUTPIE = """
-    import os, signal, sys, warnings
-    warnings.simplefilter("ignore")
-    import numpy as np, pymc as pm, synkhronos as synk
-    with pm.Model() as model:
-        pm.Normal("y", pm.Normal("b"), 1, observed=np.linspace(-1, 1, 80))
-    before = signal.getsignal(signal.SIGURG)
-    with synk.pymc.parallel(model, members=2) as parallel:
-        inner, counted = parallel._evaluator._group_likelihood, [0]
-        [worker] = inner.group.channel.workers
-
-        class Killing:
-            group = inner.group
-
-            def __call__(self, *args):
-                counted[0] += 1
-                if counted[0] == int(sys.argv[1]):
-                    os.kill(worker.pid, signal.SIGKILL)
-                return inner(*args)
-
-        parallel._evaluator._group_likelihood = Killing()
-        try:
-            pm.sample(2000, tune=1000, chains=2, cores=2, nuts_sampler="nutpie", model=model,
-                      progressbar=False, random_seed=3)
-        except synk.WorkerDied as exc:
-            print("stopped", "SIGKILL" in str(exc))
-    print("signal", signal.getsignal(signal.SIGURG) == before)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.parametrize("when", [3, 400])
-def test_nutpie_does_not_take_a_death_for_a_divergence(tmp_path: Path, when: int) -> None:
-    """nutpie counts an exception in its threads as a divergence, and would go on."""
-    pytest.importorskip("nutpie", reason="nutpie is not installed (the extra: synkhronos[pymc])")
-    out = run_script(tmp_path, NUTPIE, str(when))
-    assert out.splitlines()[-2:] == ["stopped True", "signal True"]
-
-
 def test_worker_errors_pickle() -> None:
     """A chain's process sends them to the sampler's."""
     said = "f", "ValueError: no", "the text", "builtins:ValueError"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ import synkhronos as synk
 from synkhronos._backends.lean.op import Lean
 from synkhronos._engine import progress
 from synkhronos.cli._top.watched_groups import Watch
-from synkhronos.pymc import _evaluator, _likelihood, _parallel, _proof, _rows, _terms
+from synkhronos.pymc import _likelihood, _parallel, _proof, _rows, _terms
 
 
 @pytest.fixture
@@ -91,19 +90,6 @@ def test_an_error_inside_restores_the_model(group: synk.Group) -> None:
     with pytest.raises(ZeroDivisionError), synk.pymc.parallel(model):
         raise ZeroDivisionError
     assert "logp" not in vars(model)
-
-
-def test_a_failed_division_leaves_no_handler(
-    group: synk.Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failed(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(_evaluator, "GroupLikelihood", failed)
-    before = signal.getsignal(signal.SIGURG)
-    with pytest.raises(MemoryError):
-        synk.pymc.parallel(regression())
-    assert signal.getsignal(signal.SIGURG) == before
 
 
 def test_members_forget_what_is_closed(group: synk.Group) -> None:
@@ -408,17 +394,11 @@ def test_a_frozen_model_keeps_no_function_of_another_log_density(group: synk.Gro
 
 
 def test_two_divided_models_are_left_in_any_order(group: synk.Group) -> None:
-    import signal
-
-    before = signal.getsignal(signal.SIGURG)
     models = [regression(), regression(50)]
     first, second = [synk.pymc.parallel(m) for m in models]
     first.close()
     assert models[1].compile_logp(mode=IN_PYTHON)(points(models[1], 1)[0]) < 0
-    signal.raise_signal(signal.SIGURG)  # nobody minds
     second.close()
-    signal.raise_signal(signal.SIGURG)
-    signal.signal(signal.SIGURG, before)
 
 
 def test_find_map_advi_and_smc_run_divided(group: synk.Group) -> None:

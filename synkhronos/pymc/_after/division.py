@@ -211,9 +211,12 @@ class Division:
                 for done in self._work.compute(mine, target):
                     counted = sum(task.progress()) if theirs is None else theirs
                     self._tell(done + counted, target)
+                    if theirs is None and task.failed:
+                        task.stop()  # the others, for which `wait` waits
+                        task.wait()
                     if theirs is None and task.done:
                         theirs = sum(task.progress())
-                        task.wait()  # raises if one of them has failed
+                        task.wait()
             if theirs is None:
                 task.wait()
         except BaseException:
