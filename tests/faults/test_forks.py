@@ -140,3 +140,31 @@ def test_a_fork_of_the_master_beside_calls_shares_data(group2: synk.Group) -> No
     os.waitpid(pid, 0)
     assert (d.data == 3).all()
     assert words[0] == before
+
+
+FINALIZERS = {
+    "_api/group_function.py": "a number in a list of this process",
+    "_api/scattered_data.py": "a number in a list of this process",
+    "_backends/mpi.py": "`launch` is None in a fork",
+    "_engine/nodes.py": "`_part` empties the lists in a fork",
+    "_engine/runner.py": "`_disown_groups` notes in a fork that all groups have ended",
+    "_engine/variables.py": "a number in a list of this process",
+    "extensions/_rows/by_nodes.py": "a number in a list of this process",
+    "extensions/_rows/reader.py": "`stop` looks at the process number",
+    "pymc/_evaluator.py": "closes a descriptor of this process",
+    "pymc/_fleet/results.py": "`_remove` looks at the process number",
+    "pymc/_group_likelihood.py": "a number in a list of this process",
+    "training/_record/recorder.py": "closes descriptors of this process",
+}
+
+
+def test_the_end_of_a_fork_removes_and_ends_nothing_of_its_parents() -> None:
+    """Each module that runs something at an end, and why that is harmless in a fork."""
+    package = Path(synk.__file__).parent
+    ends = re.compile(r"weakref\.finalize\(|atexit\.register|def __del__|TemporaryDirectory\(")
+    found = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if any(ends.search(line.partition(">>>")[0]) for line in path.read_text().splitlines())
+    }
+    assert found == set(FINALIZERS)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 import os
 import re
 import stat
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +313,37 @@ def test_a_damaged_seed(result: tuple[Folder, Path], text: str) -> None:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("end", ["drops it", "exits", "multiprocessing"])
+def test_a_fork_leaves_a_temporary_folder_to_its_parent(end: str) -> None:
+    """It lasts as long as the result in the process that has made it."""
+    folder = Folder(None)
+    path = folder.path
+    (path / "result").touch()
+
+    def in_a_fork() -> None:
+        nonlocal folder
+        if end == "drops it":
+            del folder
+
+    if end == "multiprocessing":
+        process = multiprocessing.get_context("fork").Process(target=in_a_fork)
+        process.start()
+        process.join()
+    elif pid := os.fork():
+        os.waitpid(pid, 0)
+    else:
+        try:
+            in_a_fork()
+            if end == "exits":
+                [ours] = [f for f in weakref.finalize._registry if f.peek()[0] is folder]
+                ours()  # as all are called by `sys.exit`
+        finally:
+            os._exit(0)
+    assert (path / "result").exists()
+    del folder
+    assert not path.exists()
+
+
 def test_seeds_follow_from_names() -> None:
     """For any number of slots, in any order, whatever other items there are."""
     found = dict(synk.pymc.map(cases.draws, dict.fromkeys("cbd"), random_seed=1, cores=2))

@@ -43,7 +43,7 @@ class Folder:
     def __init__(self, given: str | os.PathLike[str] | None) -> None:
         if given is None:
             given = tempfile.mkdtemp(prefix="synk-map-")
-            weakref.finalize(self, shutil.rmtree, given, ignore_errors=True)
+            weakref.finalize(self, _remove, given, os.getpid())
         self.path = Path(os.fspath(given)).absolute()
         try:
             files.make_folder(self.path, files.OWN)
@@ -149,6 +149,12 @@ def write_result(folder: str, name: str, item: str, result: object) -> None:
     head = json.dumps({"name": name, "item": item, "blake2b": found}).encode()
     path = Path(folder) / file_of(name)
     files.replace(path, b"".join([head, b"\n", packed]), mode=files.OWN_FILE)
+
+
+def _remove(folder: str, owner: int) -> None:
+    """Remove a temporary folder, unless this process is a fork of the one that made it."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -48,6 +48,7 @@ def exported(run: Path, to: str) -> Iterator[None]:
     It also ends after the death of this process, by the end of a pipe. A failure of it fails no
     run: a warning is logged. Its output is in ``log/export-TARGET.log``.
     """
+    owner = os.getpid()
     said = run / "log" / f"export-{to}.log"
     files.make_folder(said.parent)
     with open(files.appending(said), "ab") as output:
@@ -64,7 +65,8 @@ def exported(run: Path, to: str) -> Iterator[None]:
     try:
         yield
     finally:
-        _end(process, to, said)
+        if os.getpid() == owner:  # a fork that leaves the run must not end it
+            _end(process, to, said)
 
 
 def _end(process: subprocess.Popen[bytes], to: str, said: Path) -> None:
