@@ -450,6 +450,8 @@ def _holds(node: ast.expr, names: set[str], fields: set[str]) -> bool:
 
 # Names of libraries that begin with an underscore, have no public twin, and are used nevertheless.
 PRIVATE_OF_LIBRARIES = {
+    "_compiled_model": "nutpie: the model of a sampler that has started",
+    "_sampler": "nutpie: waits for a while without taking the draws",
     "_coords": "pymc: the coordinates of its graph of a model",
     "_dim_lengths": "pymc: the lengths of dims of its graph of a model",
     "_flatten_layers": "keras: the only list of all layers inside of a model",
@@ -460,7 +462,6 @@ PRIVATE_OF_LIBRARIES = {
     "_FromFunctionOp__fn": "wrap_py keeps the user's function nowhere else",
     "_FromFunctionOp__infer_shape": "the same for its shape",
     "_args_from_interpreter_flags": "subprocess: a worker gets the master's -X and -W",
-    "_current_frames": "sys: the stack of another thread",
     "_exit": "os: end a fork without its parent's handlers",
     "_pytensor_function": "PyMC's PointFunc: the compiled function, to time it",
     "_raveled_inputs": "PyMC's logp_dlogp_function: the function of one vector",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import inspect
 import logging
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -110,9 +110,9 @@ class Evaluator:
     Attributes
     ----------
     failure : BaseException, or None
-        What all later evaluations raise.
+        The error that all later evaluations raise.
     raised : BaseException, or None
-        What the last evaluation has raised.
+        The error of the last evaluation.
     """
 
     def __init__(self, likelihood: Likelihood, mode: ModeLike, group: Group, members: int) -> None:
@@ -242,7 +242,8 @@ def _is_heard() -> bool:
 
     A caller in C, such as nutpie's threads, may take it for a bad point and go on.
     """
-    frame = sys._getframe()
-    while frame.f_back is not None:
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_back is not None:
         frame = frame.f_back
-    return not frame.f_globals.get("__name__", "").startswith("synkhronos.")
+    outermost = "" if frame is None else frame.f_globals.get("__name__", "")
+    return not outermost.startswith("synkhronos.")

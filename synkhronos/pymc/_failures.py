@@ -97,9 +97,9 @@ def _checked(extract: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _evaluators_of(sampler: Any) -> Sequence[Any]:
-    """What evaluates the divided likelihoods of a model that nutpie has compiled by numba.
+    """The evaluators of a model that nutpie has compiled by numba.
 
-    Compiled by JAX there are none: an exception ends nutpie.
+    Of a model compiled by JAX there are none: an exception ends nutpie.
     """
     function = getattr(sampler._compiled_model, "logp_func", None)
     nodes = function.maker.fgraph.apply_nodes if function is not None else ()

@@ -37,7 +37,7 @@ _END_SECONDS = 30.0  # for a killed process to be gone
 # Arguments that act in the process that samples, or whose results cannot be joined.
 _OF_ONE_PROCESS = ("callback", "trace")
 
-DRAWS, RAISED = b"D", b"E"  # the first byte of an answer
+DRAWS, RAISED = b"D", b"E"  # the first byte of an answer, which is written last
 
 
 @dataclass(frozen=True)
@@ -156,13 +156,22 @@ class ChainsProcess:
             That of the process.
         """
         found = self._read()
-        if not found:
-            raise SynkhronosError(
-                f"the process that samples this node's chains {self._child.ended}"
-            )
+        if found[:1] == DRAWS:
+            return found[1:]
         if found[:1] == RAISED:
             raise unpack_graph(found[1:])
-        return found[1:]
+        while_it = "writes the draws of" if found else "samples"
+        raise SynkhronosError(f"the process that {while_it} this node's chains {self._child.ended}")
+
+
+def write_answer(fd: int, kind: bytes, packed: bytes) -> None:
+    """Write the answer of a process: one that dies meanwhile leaves none."""
+    with os.fdopen(fd, "wb") as file:
+        file.seek(len(kind))
+        file.write(packed)
+        file.flush()
+        file.seek(0)
+        file.write(kind)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytensor
 from synkhronos._errors import SynkhronosError
 from synkhronos._transport.serialization import pack_graph, unpack_graph
 from synkhronos.pymc._chain_progress import ChainRecords, write_progress
-from synkhronos.pymc._node_chains import DRAWS, RAISED, NodeChains
+from synkhronos.pymc._node_chains import DRAWS, RAISED, NodeChains, write_answer
 from synkhronos.pymc._sampling import sample
 
 
@@ -20,11 +20,10 @@ def main(task: dict[str, Any]) -> None:
     if "progress" in task:
         write_progress(ChainRecords(task["progress"], task["watched"]))
     try:
-        answer = DRAWS + pack_graph(_sampled(task["chains"], task["node"]))
+        answer = DRAWS, pack_graph(_sampled(task["chains"], task["node"]))
     except BaseException as exc:
-        answer = RAISED + _packed(exc)
-    with os.fdopen(task["answer"], "wb") as file:
-        file.write(answer)
+        answer = RAISED, _packed(exc)
+    write_answer(task["answer"], *answer)
 
 
 def _sampled(fd: int, node: int) -> Any:

@@ -259,7 +259,7 @@ class Parallel(ProcessBound, Replaced):
             raise raised from exc
 
     def _replaced_by(self, error: BaseException | None) -> BaseException | None:
-        """What an evaluation has raised, if a sampler raises an error of its own in its place."""
+        """The error of an evaluation, if a sampler raises one of its own in its place."""
         if type(error).__module__.partition(".")[0] not in _REPLACING:
             return None
         return next((e.raised for e in self._more if e.raised is not None), None)

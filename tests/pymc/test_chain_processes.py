@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +16,11 @@ from user_scripts import run_script
 from xarray import Dataset, DataTree
 
 import synkhronos as synk
-from synkhronos._transport.serialization import pack_graph
+from synkhronos._errors import SynkhronosError
+from synkhronos._transport.serialization import pack_graph, unpack_graph
 from synkhronos.pymc import _chain_processes, _node_chains, _sampling
 from synkhronos.pymc._chain_progress import ChainRecords, same_totals, table
+from synkhronos.pymc._node_chains import DRAWS, ChainsProcess, write_answer
 
 
 def chain(started: bool = True, done: int = 0, total: int = 40) -> Any:
@@ -114,6 +118,39 @@ def test_an_interrupt_before_the_first_draw_ends_all(monkeypatch: pytest.MonkeyP
     for process in seen:
         with pytest.raises(ProcessLookupError):
             os.kill(process._child.pid, 0)
+
+
+class Sleeps:
+    """Unpickles for longer than a test takes."""
+
+    def __reduce__(self) -> Any:
+        return time.sleep, (1000,)
+
+
+@pytest.fixture
+def processes() -> Iterator[list[ChainsProcess]]:
+    """Two processes of chains, which are killed before they sample."""
+    packed = pack_graph(Sleeps())
+    with ChainsProcess(packed, 0, [0]) as first, ChainsProcess(packed, 0, [0]) as second:
+        for each in (first, second):
+            each._child.kill()
+            assert each.wait(30)
+        yield [first, second]
+
+
+def test_half_an_answer_is_a_death(
+    processes: list[ChainsProcess], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The draws are in memory twice while they are written, so the OOM killer may come then."""
+    half, whole = processes
+    os.pwrite(half._answer, pack_graph(list(range(1000)))[:500], len(DRAWS))  # the kind is last
+    write_answer(os.dup(whole._answer), DRAWS, pack_graph("draws"))
+    with pytest.raises(SynkhronosError, match=r"writes the draws .*killed by SIGKILL"):
+        half.answer()
+    assert unpack_graph(whole.answer()) == "draws"
+    caplog.set_level("INFO", "synkhronos")
+    assert list(map(unpack_graph, _chain_processes._so_far(processes))) == ["draws"]
+    assert "the draws so far of 1 of 2 processes are kept" in caplog.text
 
 
 INTERRUPTED = """
