@@ -72,6 +72,9 @@ def run(options: argparse.Namespace) -> int:
         quick=options.fast_dev_run,
     )
     say(_summary(trainer))
+    for when, tested in trainer.tested.items():
+        values = [f"{name} {v:.6g}" for name, v in tested.items() if isinstance(v, float)]
+        say(f"test {when} training: {', '.join(values)}")
     return 0
 
 

@@ -44,6 +44,7 @@ class Data(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True
 
     train: Paths
     validation: Paths | None = None
+    test: Paths | None = None
     arrays: (
         Annotated[
             list[str | list[str]], msgspec.Meta(description="a list of names, one for each input")

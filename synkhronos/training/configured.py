@@ -203,6 +203,7 @@ def _fitted(
     net = _net(config)
     rule = training_rule_of(config.rule, "rule", config.base)
     rows, validation = _rows(config, net, rule)
+    test = None if config.data.test is None else _fitting_rows(config, "test", net)
     size = _step_size(config, rule)
     whole = -(-len(rows[0]) // size)
     optimizer, callbacks = _optimizer(config, whole * config.epochs)
@@ -213,6 +214,7 @@ def _fitted(
     if quick:
         rows = first(rows, FEW * size)
         validation = None if validation is None else first(validation, FEW * size)
+        test = None if test is None else first(test, FEW * size)
     folder = None
     if config.folder is not None and not quick:
         folder = os.path.join(config.base, config.folder)
@@ -233,6 +235,7 @@ def _fitted(
             "optimizer": optimizer,
             "rule": rule,
             "validation": validation,
+            "test": test,
             "metrics": metrics_of(config, net),
             "callbacks": callbacks,
             "stop": stops,

@@ -41,6 +41,7 @@ from synkhronos.training._pairs.pair import Pair
 from synkhronos.training._run.augmentation import check_words
 from synkhronos.training._run.options import taken_by
 from synkhronos.training._run.serial_check import SerialCheck
+from synkhronos.training._run.tested_rows import TestedRows
 from synkhronos.training._run.tracing import TracedSteps
 from synkhronos.training.callbacks import EarlyStopping, Target
 from synkhronos.training.net import Net, inputs_of, is_net, net_of, training_function
@@ -142,6 +143,7 @@ def fit(
     member_batch: int | None = None,
     rule: Rule | None = None,
     validation: object = None,
+    test: object = None,
     metrics: Mapping[str, object] | None = None,
     callbacks: Sequence[object] = (),
     stop: str | EarlyStopping | Sequence[str | EarlyStopping] = (),
@@ -202,6 +204,9 @@ def fit(
         Of `synkhronos.rules`: members train apart.
     validation : as data, optional
         Rows on which the loss and `metrics` are evaluated.
+    test : as data, optional
+        Rows on which they are evaluated before the first step and after the last one:
+        ``trainer.tested``.
     metrics : mapping, optional
         As for `Trainer`: beside those of the net, or in place of one of the same name. The loss is
         one of them, as "loss", unless the net has another one of this name: without dropout, say.
@@ -285,13 +290,15 @@ def fit(
     plain = {"updates": net.updates, "givens": givens, "clip": clip, "mode": mode}
     checks = [SerialCheck(verify, net.loss, net.params, wanted, whole, **plain)] if verify else []
     traced = TracedSteps(trace, None if folder is None else Path(folder))
+    tested = TestedRows(test)
+    behind = [traced] * bool(trace) + [tested] * (test is not None)
     evaluated = {**net.metrics, **(metrics or {})}
-    if validation is not None:
+    if validation is not None or test is not None:
         _tell_of_noise(evaluated, train)
         evaluated = {"loss": _named(net.loss, reduction), **evaluated}
     given |= {
         "metrics": evaluated,
-        "callbacks": [*checks, *callbacks, traced] if checks or trace else callbacks,
+        "callbacks": [*checks, *callbacks, *behind] if checks or behind else callbacks,
         "augment": net.augment,
         "config": {
             **{
@@ -304,7 +311,7 @@ def fit(
     }
     trainer = Trainer(train, **taken_by(Trainer, given))
     trainer.fit(**taken_by(trainer.fit, given))
-    trainer.trace = traced.trace
+    trainer.trace, trainer.tested = traced.trace, tested.found
     return trainer
 
 

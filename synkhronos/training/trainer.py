@@ -114,6 +114,8 @@ class Trainer(ProcessBound, RunControl):
         ``metrics.jsonl`` only.
     trace : Trace
         Of the steps that `fit` has traced, with its ``trace=``.
+    tested : dict
+        "before" and "after": the metrics of the rows that `fit` was given as ``test=``.
     step, epoch : int
         Steps so far, and the current epoch, from 0.
     reason : str
@@ -183,6 +185,7 @@ class Trainer(ProcessBound, RunControl):
             raise InputError('Trainer: torn="restore" needs a folder of checkpoints: give folder=')
         self.train = train
         self.trace = Trace()
+        self.tested: dict[str, dict[str, Any]] = {}
         self._options = Options(
             folder=None if folder is None else Path(folder),
             keep=keep,
@@ -286,6 +289,19 @@ class Trainer(ProcessBound, RunControl):
         """
         if self._loop is not None:
             self._loop.say(text)
+
+    def record(self, kind: str, **values: object) -> None:
+        """Add a line to ``metrics.jsonl``, while a run with a folder goes on; for callbacks.
+
+        Parameters
+        ----------
+        kind : str
+            Such as a name of your own.
+        **values
+            What JSON can hold, and arrays.
+        """
+        if self._loop is not None:
+            self._loop.record(kind, **values)
 
     def values(self) -> dict[SharedVariable, Any]:
         """Copies of the values of all variables that training changes, but for generators."""

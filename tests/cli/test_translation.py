@@ -482,11 +482,12 @@ TESTED = [f"d/{part}-ubyte" for part in ("t10k-images-idx3", "t10k-labels-idx1")
                 "data.train": IDX,
                 "data.validation": None,
                 "data.split": 0.2,
+                "data.test": TESTED,
                 "data.shape": [28, 28, 1],
                 "data.scale": 255,
                 "metrics": ["accuracy"],
             },
-            ["--evaluate"],
+            [],
         ),
         (
             "pydtnn_benchmark --optimizer=SGDMomentum --learning_rate=0.1",
@@ -535,8 +536,8 @@ TESTED = [f"d/{part}-ubyte" for part in ("t10k-images-idx3", "t10k-labels-idx1")
         ),
         (
             f"pydtnn_benchmark {FILES} --evaluate --lr_schedulers=",
-            {"data.validation": TESTED, "stop": None},
-            ["--evaluate"],
+            {"data.test": TESTED, "data.validation": None, "stop": None},
+            [],
         ),
         # what is watched is evaluated; of training there is the loss only
         (
@@ -915,8 +916,12 @@ def trained(capsys: Captured, values: list[str]) -> float:
     with pytensor.config.change_flags(cxx=""):  # layers have graphs of their own
         assert command_line.main(["train", "new.toml", "progress=false", *values]) == 0
     said = capsys.readouterr().out
-    assert np.isfinite(float(said.partition("val_loss ")[2].partition(",")[0]))
-    return float(said.partition("val_accuracy ")[2])
+    last, *tests = said.rstrip().splitlines()[-3:] if "test after" in said else [said]
+    if tests:
+        before, after = (float(text.partition("accuracy ")[2]) for text in tests)
+        assert before < 0.4 < after
+    assert np.isfinite(float(last.partition("val_loss ")[2].partition(",")[0]))
+    return float(last.partition("val_accuracy ")[2])
 
 
 @pytest.mark.thorough

@@ -108,11 +108,27 @@ def test_all_that_a_config_says_reaches_the_run(place: Path) -> None:
         trained(place, *values)
 
 
+def test_rows_for_tests_are_looked_at_before_and_after(place: Path) -> None:
+    """With the values that callbacks have restored; a run that goes on has no first step."""
+    values = "data.test=mine:others", "folder=runs/a", "best={ metric='val_loss', restore=true }"
+    run = trained(place, *values, "epochs=2")
+    assert list(run.tested) == ["before", "after"]
+    assert run.tested["after"]["loss"] == min(run.history["val_loss"])
+    assert run.tested["before"]["loss"] > run.tested["after"]["loss"]
+    lines = [line for line in read_metrics(place / "runs" / "a") if line["kind"] == "tested"]
+    assert [(line["when"], line["step"]) for line in lines] == [("before", 0), ("after", run.step)]
+    assert [line["test_far"] for line in lines] == [t["far"] for t in run.tested.values()]
+    again = trained(place, *values, resume="auto")
+    assert list(again.tested) == ["after"]
+    with pytest.raises(synk.InputError, match=r"data.test: the format of .*a.txt"):
+        trained(place, "data.test=a.txt")
+
+
 def test_each_argument_of_fit_is_a_key() -> None:
     """Or what the network and the keys of the data and the callbacks give."""
     keys = {f.name for f in msgspec.structs.fields(config.Config)}
     of_the_net = {"net", "augment", "updates"}
-    others = {"validation", "callbacks", "givens", "name", "config"}
+    others = {"validation", "test", "callbacks", "givens", "name", "config"}
     assert set(inspect.signature(fit).parameters) - keys == of_the_net | others
 
 

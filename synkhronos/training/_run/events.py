@@ -44,6 +44,14 @@ class RunControl(ABC):
         """Show a line."""
 
     @abstractmethod
+    def record(self, kind: str, **values: object) -> None:
+        """Add a line to the run's ``metrics.jsonl``, if it has a folder."""
+
+    @abstractmethod
+    def evaluate(self, data: object) -> dict[str, Any]:
+        """The metrics over all rows of data."""
+
+    @abstractmethod
     def values(self) -> dict[SharedVariable, Any]:
         """Copies of the values that training changes."""
 

@@ -125,6 +125,12 @@ class Loop:
         """Show a line."""
         self._shows.console.line(text)
 
+    def record(self, kind: str, **values: object) -> None:
+        """Add a line to the record, if there is one."""
+        if self._recorder is not None:
+            position = self._position
+            self._recorder.write(kind, step=position.step, epoch=position.epoch, **values)
+
     @contextlib.contextmanager
     def opened(self, resume: str | int | None) -> Iterator[None]:
         """A context with the run's folder, if it has one; values are restored if asked."""
@@ -341,7 +347,7 @@ class Loop:
         """Record the losses so far, once a second."""
         if self._clock.latest - self._recorded >= _RECORD_SECONDS:
             self._recorded = self._clock.latest
-            self._record("step", **self._position.known_losses, rows=self._position.rows)
+            self.record("step", **self._position.known_losses, rows=self._position.rows)
             self._group.note(self._shows.note())
 
     def _is_save_due(self) -> bool:
@@ -362,11 +368,11 @@ class Loop:
             with self._group.span("validate"):
                 found = self._state.evaluate(self._validated)
             validated = {f"val_{name}": value for name, value in found.items()}
-            self._record("validated", **validated)
+            self.record("validated", **validated)
             ended.append(self._event("validated", validated))
             values |= validated
         ended.append(self._event("epoch", values))
-        self._record("epoch", **values, **({} if self._phases is None else self._phases.epoch()))
+        self.record("epoch", **values, **({} if self._phases is None else self._phases.epoch()))
         self._shows.epoch(values)
         numbers = {name: value for name, value in values.items() if not np.ndim(value)}
         try:
@@ -394,14 +400,14 @@ class Loop:
         with self._group.span("save"):
             path = self._checkpoints.save(self._position.step, training=training)
         self._state.saved = True
-        self._record("saved", path=str(path))
+        self.record("saved", path=str(path))
         self._recorder.sync()
         self._tell("saved", {"path": path})
 
     def _end(self) -> None:
         """Tell of the end; after an exception too."""
         reason = self._state.reason
-        self._record("end", reason=reason)
+        self.record("end", reason=reason)
         if self._recorder is not None:
             self._recorder.sync()
         self._subscribers.tell_end(self._event("end", {"reason": reason}))
@@ -417,12 +423,7 @@ class Loop:
         return Event(kind, self._trainer, position.step, position.epoch, values, seconds)
 
     def _record_warning(self, what: str, text: str) -> None:
-        self._record("warning", what=what, text=text)
-
-    def _record(self, kind: str, **values: object) -> None:
-        if self._recorder is not None:
-            position = self._position
-            self._recorder.write(kind, step=position.step, epoch=position.epoch, **values)
+        self.record("warning", what=what, text=text)
 
 
 def _step_values(report: Made) -> dict[str, object]:

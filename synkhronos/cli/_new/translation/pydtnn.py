@@ -481,8 +481,6 @@ def _leave(out: Translation, old: argparse.Namespace) -> None:
         usual = (None, default, "AUTO") if name == "tensor_format" else (None, default)
         if (given.upper() if name == "tensor_format" and given else given) not in usual:
             out.leave(f"--{name}", why)
-    if old.evaluate:
-        out.leave("--evaluate", "validation is evaluated after each epoch, the test by `evaluate`")
     if old.crop_images:
         return
     for name in ("crop_images_size", "crop_images_prob"):

@@ -46,6 +46,7 @@ def set_rows(out: Translation, old: argparse.Namespace) -> Rows:
             "The old rows were all zeros; these are random, in classes.",
         )
         out.set("data.validation", f"synthetic:{shape},classes=10,n=10000,seed=1")
+        _test(out, old, f"synthetic:{shape},classes=10,n=10000,seed=2")
         return Rows(60_000, True)
     path = old.dataset_train_path
     if old.dataset == "mnist" and path is None:
@@ -82,6 +83,7 @@ def _known(out: Translation, old: argparse.Namespace) -> Rows:
     out.set("data.shape", list(SHAPES["mnist"]))
     part = "known:mnist/test" if old.test_as_validation else "known:mnist"
     out.set("data.validation", part)
+    _test(out, old, "known:mnist")
     if old.validation_split and not old.test_as_validation:
         out.leave(
             f"--validation_split {old.validation_split}",
@@ -138,7 +140,8 @@ def _named(out: Translation, old: argparse.Namespace) -> Rows:
 def _validation(
     out: Translation, old: argparse.Namespace, test: object, others: bool = False
 ) -> bool:
-    """Set the rows for validation; whether the old program had some."""
+    """Set the rows for validation, and for tests; whether the old program validated."""
+    _test(out, old, test)
     if old.test_as_validation or (others and test is not None and not old.validation_split):
         if test is not None:
             out.set("data.validation", test)
@@ -147,14 +150,13 @@ def _validation(
         text = "The last rows; the old program took others, in one piece."
         out.set("data.split", old.validation_split, f"--validation_split. {text}")
         return True
-    if old.evaluate and test is not None:
-        out.set(
-            "data.validation",
-            test,
-            "--evaluate: the test files, after each epoch. Nothing watches them: the old program "
-            "had no rows for validation.",
-        )
     return False
+
+
+def _test(out: Translation, old: argparse.Namespace, test: object) -> None:
+    """Set the rows of which metrics are evaluated before and after the training."""
+    if old.evaluate and test is not None:
+        out.set("data.test", test, "--evaluate: before the training, and after it.")
 
 
 def _files(dataset: str, folder: str, part: str) -> list[str]:
