@@ -70,7 +70,7 @@ class Data(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True
         Annotated[list[Count], msgspec.Meta(description="a list of integers of at least 1")] | None
     ) = None
     scale: Positive | None = None
-    layout: Literal["NHWC", "NCHW"] = "NHWC"
+    axes: Literal["NHWC", "NCHW"] = "NHWC"
     first_label: Number = 0
     resize: Annotated[tuple[Count, Count], msgspec.Meta(description="[height, width]")] | None = (
         None

@@ -623,7 +623,7 @@ TESTED = [f"d/{part}-ubyte" for part in ("t10k-images-idx3", "t10k-labels-idx1")
                     "validation": "j",
                     "format": "npz",
                     "arrays": ["x", "y"],
-                    "layout": "NCHW",
+                    "axes": "NCHW",
                     "first_label": 1,
                 },
                 "target": "val_accuracy >= 0.7",

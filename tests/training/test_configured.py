@@ -612,7 +612,7 @@ def test_a_folder_of_images_by_channel_with_labels_from_one(place: Path) -> None
     for k in (0, 1):
         rows = slice(3 * k, 3 * k + 3)
         np.savez_compressed(place / "i" / f"train-{k:05}-01024", x=images[rows], y=labels[rows])
-    text = 'data={ train = "i", format = "npz", arrays = ["x", "y"], layout = "NCHW", classes = 5 }'
+    text = 'data={ train = "i", format = "npz", arrays = ["x", "y"], axes = "NCHW", classes = 5 }'
     x, y = pt.tensor("x", dtype="uint8", shape=(None, 2, 4, 3)), pt.ivector("y")
     for memory in ("data.memory=true", "data.memory=false"):
         values = [text, "data.first_label=1", memory]
@@ -629,7 +629,7 @@ def test_a_folder_of_images_by_channel_with_labels_from_one(place: Path) -> None
         with pytest.raises(synk.SourceError, match=message):
             stored.rows_of(given, "train", [x, y])
     given = config.read(place / "config.toml", [text, "data.arrays=['y', 'y']"])
-    with pytest.raises(synk.InputError, match=r'data.layout: "NCHW" is for images'):
+    with pytest.raises(synk.InputError, match=r'data.axes: "NCHW" is for images'):
         stored.rows_of(given, "train", [x, y])
 
 

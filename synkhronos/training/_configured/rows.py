@@ -78,7 +78,7 @@ def rows_of(config: Config, key: str, inputs: Sequence[Variable]) -> tuple[objec
             f"{names}: give one for each"
         )
     images, *others = found
-    if config.data.layout == "NCHW":
+    if config.data.axes == "NCHW":
         images = _channels_last(images)
     found = (_turned(images, config.data, inputs[0]), *others)
     if config.data.first_label:
@@ -215,7 +215,7 @@ def _channels_last(rows: Any) -> object:
     """Images (rows, channels, height, width) with the channels at the end."""
     if len(rows.shape) != 4:
         raise InputError(
-            f'data.layout: "NCHW" is for images, and rows have the shape {list(rows.shape[1:])}'
+            f'data.axes: "NCHW" is for images, and rows have the shape {list(rows.shape[1:])}'
         )
     if isinstance(rows, np.ndarray):
         return np.ascontiguousarray(_moved(rows))

@@ -102,7 +102,7 @@ def _imagenet(out: Translation, old: argparse.Namespace) -> Rows:
     )
     out.set("data.format", "npz")
     out.set("data.arrays", ["x", "y"])
-    out.set("data.layout", "NCHW")
+    out.set("data.axes", "NCHW")
     out.set("data.first_label", 1)
     test = None if old.dataset_test_path is None else out.path(old.dataset_test_path)
     validated = _validation(out, old, test)
