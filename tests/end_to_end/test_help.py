@@ -57,4 +57,4 @@ def test_programs(name: str, tmp_path: Path) -> None:
     text = (ROOT / name).read_text()
     first = text.partition('"""')[2].splitlines()[0]
     assert " ".join(first.split()) in said or "usage:" in said
-    assert not list(tmp_path.iterdir())
+    assert {path.name for path in tmp_path.iterdir()} <= {".pytensor"}  # its cache

@@ -584,7 +584,7 @@ def test_a_source_that_does_not_come_back(
     def stuck(rows: Array) -> Array:
         if rows[0] == 4 and first:
             first.clear()
-            release.wait(30)
+            release.wait(200)
             return X[rows] - 1000
         return X[rows]
 
@@ -594,7 +594,7 @@ def test_a_source_that_does_not_come_back(
         for number, _ in enumerate(loader):
             if number == 1:
                 break
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 100
     assert "has not ended within" in caplog.text
     seen = []
     for x in loader:
@@ -616,7 +616,10 @@ def test_interrupts_reach_a_waiting_loop(tmp_path: Path) -> None:
         from synkhronos.extensions.batches import Batches
         from synkhronos.extensions.loader import Loader
 
+        read = []
+
         def slow(rows):
+            read.append(rows[0])
             if rows[0]:
                 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
                 time.sleep(1)
@@ -624,12 +627,11 @@ def test_interrupts_reach_a_waiting_loop(tmp_path: Path) -> None:
 
         synk.fork(2)
         loader = Loader(slow, Batches(4, 1, shuffle=False))
-        begun = time.monotonic()
         try:
             for x in loader:
                 pass
         except KeyboardInterrupt:
-            print("interrupted", time.monotonic() - begun < 3, threading.active_count())
+            print("interrupted", len(read) < 4, threading.active_count())
         """,
     )
     assert out.split() == ["interrupted", "True", "1"]

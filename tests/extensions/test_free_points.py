@@ -11,7 +11,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from free_runs import FREE_RULES, Slowed, at_centre, batches_of, counting, equal
+from free_runs import FREE_RULES, Slowed, at_centre, batches_of, batches_wait, counting, equal
 from modes import FAST
 
 import synkhronos as synk
@@ -329,10 +329,19 @@ def test_mode_jax(rule: rules.Rule) -> None:
 
 @pytest.mark.parametrize("late", [True, False])
 def test_a_master_that_began_late_is_named(
-    group2: synk.Group, caplog: pytest.LogCaptureFixture, late: bool
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    caplog: pytest.LogCaptureFixture,
+    late: bool,
 ) -> None:
     """Its last exchange changes the centre after the last point; one line says so."""
-    train, ws, data = equal(rules.EASGD(8, alpha=0.5), n=16, slowed=Slowed(workers=0.1))
+
+    def ready(rank: int, steps: list[int]) -> bool:
+        return rank == 0 or steps[0] > 0 or (late and steps[1] < 10)
+
+    batches_wait(monkeypatch, ready)
+    request.getfixturevalue("group2")
+    train, ws, data = equal(rules.EASGD(8, alpha=0.5), n=16)
     started = time.monotonic()
     with train.start(data, batches_of(16, 1), epochs=1) as run:
         while late and run.rows < 9:

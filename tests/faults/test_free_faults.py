@@ -286,14 +286,12 @@ def test_ctrl_c(name: str) -> None:
                 run.wait()
 
         timer = interrupt(0.2)
-        began = time.monotonic()
         with pytest.raises(KeyboardInterrupt) as caught:
             block()
-        assert time.monotonic() - began < 5
         timer.join()
         assert "was stopped; the variables have version" in caught.value.__notes__[0]
         whole([w.get_value() for w in ws], name)
-        assert run.rows > 0
+        assert 0 < run.rows < 500 * ROWS
         assert group.alive
         with train.start(data, batches_of(ROWS, 10)) as again:
             again.wait()
@@ -315,10 +313,8 @@ def test_ctrl_c_twice(name: str, caplog: pytest.LogCaptureFixture) -> None:
                 run.wait()
 
         timers: list[threading.Timer] = []
-        began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             block()
-        assert time.monotonic() - began < 10
         timers[0].join()
         whole([w.get_value() for w in ws], name)
         assert [d.rank for d in run.deaths] == [1]

@@ -28,6 +28,7 @@ from synkhronos.testing.faults import Fault
 pytestmark = pytest.mark.unhurried
 
 LIMIT = 0.5
+COMPILING = 2.0  # a limit that is not passed, so a slow machine needs more
 HANG = 60.0  # seconds; without the limit all of these wait for ever
 
 
@@ -219,17 +220,17 @@ def test_who_compiles_has_more_time() -> None:
 
 @dataclass(frozen=True)
 class CompileThenNap(Command):
-    """A worker compiles for a second, and computes for a while."""
+    """A worker compiles for longer than `COMPILING`, the limit, and computes for a while."""
 
     def run(self, member: Member) -> None:
         if member.rank:
             with member.compiling():
-                time.sleep(1)
-            time.sleep(LIMIT / 5)
+                time.sleep(1.2 * COMPILING)
+            time.sleep(COMPILING / 10)
 
 
 def test_time_of_compiling_does_not_count() -> None:
-    with synk.Group(2, timeout=LIMIT) as group:
+    with synk.Group(2, timeout=COMPILING) as group:
         group.run(CompileThenNap(), "a test")
 
 

@@ -157,7 +157,7 @@ def test_failures(mpi: Launcher, tmp_path: Path, each: str) -> None:
                     assert rank == 0 or (rank, f"node {rank // each}") == (exc.rank, exc.device[:6])
                 else:
                     raise AssertionError("no failure")
-                assert time.monotonic() - began < 5
+                assert time.monotonic() - began < 60  # a hang
                 exchanges()
                 print("left")
     """
@@ -174,7 +174,7 @@ def test_a_death(mpi: Launcher, tmp_path: Path, rank: int) -> None:
         try:
             group.run(Dies(rank={rank}))
         except synk.WorkerDied as exc:
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 60  # a hang
             assert "rank {rank}" in str(exc) and "SIGKILL" in str(exc), exc
             print("died")
     """

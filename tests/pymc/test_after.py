@@ -334,9 +334,24 @@ class Dying(Failing):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Slow(Calculation):
+class Interrupted(Calculation):
+    """The master is interrupted in its third draw; the worker begins then, and counts its draws."""
+
+    master: int
+    interrupted: Path
+    counted: Path
+
     def values(self, draw: int) -> Any:
-        time.sleep(0.02)
+        if os.getpid() == self.master:
+            if draw % 500 == 2:
+                self.interrupted.touch()
+                signal.raise_signal(signal.SIGINT)
+            return super().values(draw)
+        while not self.interrupted.exists():
+            time.sleep(0.01)
+        with self.counted.open("ab") as file:
+            file.write(b".")
+        time.sleep(0.05)
         return super().values(draw)
 
 
@@ -361,20 +376,18 @@ def test_a_failure_leaves_a_store_that_can_be_read(
 
 
 @pytest.mark.usefixtures("always_divided")
-def test_an_interrupt_ends_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_ends_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker makes some of its 500 draws, and leaves the others."""
     model = several()
     idata = draws_of(model, 2, 500)
-    monkeypatch.setattr(predictive, "Calculation", Slow)
-    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-    signal.setitimer(signal.ITIMER_REAL, 1.0)
-    began = time.monotonic()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            synk.pymc.sample_posterior_predictive(idata, model, cores=2, **PLAIN)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert time.monotonic() - began < 9  # all draws take 10 s
+    monkeypatch.setattr(Interrupted, "master", os.getpid(), raising=False)
+    monkeypatch.setattr(Interrupted, "interrupted", tmp_path / "interrupted", raising=False)
+    monkeypatch.setattr(Interrupted, "counted", tmp_path / "draws", raising=False)
+    (tmp_path / "draws").touch()
+    monkeypatch.setattr(predictive, "Calculation", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        synk.pymc.sample_posterior_predictive(idata, model, cores=2, **PLAIN)
+    assert len((tmp_path / "draws").read_bytes()) < 500
 
 
 @pytest.mark.usefixtures("always_divided")
