@@ -114,13 +114,6 @@ AFTER_ONNX = """
 pytensor.config.mode = "FAST_COMPILE"
 found = net.outputs.eval({net.inputs[0]: x})
 np.testing.assert_allclose(scores, found, atol=1e-4)
-values = [p.get_value() for p in net.params]           # and as numpy computes a network of units
-hidden = x
-while values:
-    weight, bias, *values = values
-    hidden = hidden @ weight + bias
-    hidden = np.maximum(hidden, 0) if values else hidden
-np.testing.assert_allclose(scores, hidden, atol=1e-4)
 """
 
 
@@ -132,6 +125,7 @@ np.testing.assert_allclose(scores, hidden, atol=1e-4)
         ("recipe-keras", ["keras", "jax"], BEFORE_KERAS, AFTER_KERAS),
         ("recipe-onnx", ["onnxruntime", "jax2onnx"], BEFORE_ONNX, AFTER_ONNX),
     ],
+    ids=["keras", "onnx"],
 )
 def test_other_frameworks(
     name: str, needed: list[str], before: str, after: str, tmp_path: Path
