@@ -243,6 +243,7 @@ def meet(port):
         while True:
             calls[3].sendall(bytes(1))
             time.sleep(0.1)
+    threading.Event().wait()  # the others stay, and are silent
 
 Listener.place = met
 """

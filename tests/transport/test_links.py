@@ -191,7 +191,9 @@ def test_a_node_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -
             assert e.value.node == 0
         stranger = call(place(own))
         stranger.close()
-        with pytest.raises(LinkFailed, match=r"node 1 \(late\) has not connected.*; 1 others have"):
+        with pytest.raises(
+            LinkFailed, match=r"node 1 \(late\) has not connected.*; 1 other calls had no key"
+        ):
             connect_all(own, 0, [place(own), Place("late", (), 1)], KEY)
 
 

@@ -242,8 +242,8 @@ class _Answers:
 
     def complaint(self, node: int, place: Place) -> str:
         """Say that a node does not come, and who has."""
-        others = f"; {self._strangers} others have, without the key" if self._strangers else ""
+        left = f"; {self._strangers} other calls had no key" if self._strangers else ""
         return (
-            f"node {node} ({place.host}) has not connected within {SECONDS:.0f} s{others}: its "
+            f"node {node} ({place.host}) has not connected within {SECONDS:.0f} s{left}: its "
             "summing process has not started, or its calls do not reach this node"
         )
