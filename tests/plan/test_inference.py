@@ -309,6 +309,7 @@ LOG_SUMS: dict[str, Variable] = {
     ),
     "by the maximum of all": pt.log(pt.exp(x - highest).sum()) + highest,
     "by another shift": pt.log(pt.exp(x - b1).sum(axis=0)) + b1,
+    "of integers": pt.log(pt.exp(y2).sum(axis=0)),
     "logmeanexp": pt.logsumexp(x, axis=0) - pt.log(x.shape[0]),
     "logmeanexp by the maximum": pt.log(pt.exp(x - top).mean(axis=0)) + top[0],
     "logmeanexp by the maximum, kept": pt.log(pt.exp(x - top).mean(axis=0, keepdims=True)) + top,
@@ -658,6 +659,14 @@ NEVER: dict[str, tuple[Variable, str]] = {
     ),
     "log of a sum of weighted exp": (
         pt.log((mask[:, None] * pt.exp(x - top)).sum(axis=0)) + top[0],
+        "Sub",
+    ),
+    "log of shares of exp by the maximum": (
+        pt.log(pt.exp(x - top).sum(axis=0) / pt.exp(x - top).sum()) + top[0],
+        "Sub",
+    ),
+    "log of shares of the same exp by the maximum": (
+        (lambda powers: pt.log(powers.sum(axis=0) / powers.sum()) + top[0])(pt.exp(x - top)),
         "Sub",
     ),
     "log of cumulated exp": (pt.log(pt.cumsum(pt.exp(x), axis=0)), "Cumsum"),

@@ -16,9 +16,11 @@ from typing import Any
 from pytensor.graph.basic import Apply, Variable, equal_computations
 from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import toposort
 from pytensor.scalar import basic as ps
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import log
+from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.special import LogSumExp
 from pytensor.tensor.subtensor import Subtensor, indices_from_subtensor
 
@@ -77,7 +79,7 @@ def _unshifted(logarithm: Variable, shift: Variable | None) -> Variable | None:
         return None
     [powers] = total.owner.inputs
     exponent = _argument(powers, ps.Exp)
-    if exponent is None:
+    if exponent is None or not is_scalable(exponent.type.dtype):
         return None
     ndim = exponent.type.ndim
     axes = total.owner.op.axis
@@ -91,9 +93,10 @@ def _unshifted(logarithm: Variable, shift: Variable | None) -> Variable | None:
     found = found.dimshuffle(["x" if axis is None else axis for axis in order])
     if divisor is None:
         return found
-    if powers.type != exponent.type:
+    reads = [n.op for n in toposort([divisor], blockers=[powers]) if powers in n.inputs]
+    if powers.type != exponent.type or not all(isinstance(op, Shape | Shape_i) for op in reads):
         return None
-    [count] = clone_replace([divisor.dimshuffle()], {powers: exponent})  # it reads a shape
+    [count] = clone_replace([divisor.dimshuffle()], {powers: exponent})
     return found - log(count).astype(found.type.dtype)
 
 
