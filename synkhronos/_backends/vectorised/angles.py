@@ -13,14 +13,16 @@ from synkhronos._backends.vectorised.coefficients import TWO_OVER_PI, TWO_OVER_P
 from synkhronos._backends.vectorised.real import (
     DOUBLE,
     SINGLE,
-    Format,
     Real,
+    Word,
     product,
     sum_of_two,
     where,
 )
 
 _EXPONENTS = 8  # for which a row of the table is
+_BOUNDS = 50, 76, 102  # exponents of float32 for which other parts of 2 / pi matter
+_UNIT = 1 << TWO_OVER_PI_BITS
 _HALF_PI = 1.5707963267948966
 _HALF_PI_TAIL = 6.123233995736766e-17
 
@@ -44,77 +46,101 @@ def atan(x: Real) -> Real:
     return found.signed(x)
 
 
+def _sum(number: Fraction, words: int) -> list[float]:
+    """The number as a sum of float64."""
+    parts = []
+    for _ in range(words):
+        parts.append(float(number))
+        number -= Fraction(parts[-1])
+    return parts
+
+
 @functools.cache
-def _rows(form: Format, words: int) -> list[list[float]]:
-    """2**(exponents * i) * 2 / pi, less multiples that give whole turns, as sums of float64.
+def _rows() -> list[list[float]]:
+    """2**(exponents * i) * 2 / pi, less multiples that give whole turns of float64."""
+    modulus = 1 << (DOUBLE.fraction + 1 + TWO_OVER_PI_BITS)
+    shifts = range(0, DOUBLE.bias + 1, _EXPONENTS)
+    return [_sum(Fraction((TWO_OVER_PI << s) % modulus, _UNIT), 4) for s in shifts]
 
-    The multiples are those of numbers that come from this format.
+
+@functools.cache
+def _parts(exponent: int) -> list[float]:
+    """2 / pi, less a multiple that gives whole turns of float32 from 2**exponent on."""
+    modulus = Fraction(2) ** (SINGLE.fraction + 2 - exponent)
+    return _sum((Fraction(TWO_OVER_PI, _UNIT) + modulus / 2) % modulus - modulus / 2, 2)
+
+
+def _reduced_single(x: Real) -> tuple[Word, Real]:
+    """(k, r): x is k pi / 2 + r up to whole turns, |r| < 0.99; nan for an infinite x.
+
+    float64 has enough digits for the float32 nearest to a multiple of pi / 2. Few parts of 2 / pi
+    need no table, from which a processor without AVX-512 reads one number at a time.
     """
-    unit, modulus = 1 << TWO_OVER_PI_BITS, 1 << (form.fraction + 1 + TWO_OVER_PI_BITS)
-    rows = []
-    for i in range((form.bias + 1) // _EXPONENTS):
-        rest = Fraction((TWO_OVER_PI << _EXPONENTS * i) % modulus, unit)
-        row = []
-        for _ in range(words):
-            row.append(float(rest))
-            rest -= Fraction(row[-1])
-        rows.append(row)
-    return rows
+    y = x.double()
+    size = abs(y)
+    high, low = (y.like(part) for part in _parts(0))
+    for exponent in _BOUNDS:
+        large, parts = size >= 2.0**exponent, _parts(exponent)
+        high, low = (
+            where(large, part, held) for part, held in zip(parts, (high, low), strict=True)
+        )
+    first = y * high
+    nearest, k = first.whole()
+    excess = (-y).fused(low, (-y).fused(high, first))  # as a difference the sum keeps -0.0
+    turn = (first - nearest) - excess
+    return k.single(), (turn * _HALF_PI).single()
 
 
-def _reduced(size: Real) -> tuple[Real, Real, Real]:
+def _reduced_double(size: Real) -> tuple[Word, Real, Real]:
     """(k, r, w): size is k pi / 2 + r + w up to whole turns, |r| < 0.79, for a finite size >= 0."""
-    return _reduced_double(size) if size.format is DOUBLE else _reduced_single(size)
-
-
-def _reduced_single(size: Real) -> tuple[Real, Real, Real]:
-    """By float64, which has enough digits for the float32 nearest to a multiple of pi / 2."""
-    y, (high, low) = size.double().looked_up(_rows(SINGLE, 2), _EXPONENTS)
-    first, lost = product(y, high)
-    turn = (first - 4.0 * (0.25 * first).floor()) + y.fused(low, lost)
-    k = turn.nearest()
-    rest = (turn - k) * _HALF_PI
-    r = rest.single()
-    return k.single(), r, (rest - r.double()).single()
-
-
-def _reduced_double(size: Real) -> tuple[Real, Real, Real]:
-    y, words = size.looked_up(_rows(DOUBLE, 4), _EXPONENTS)
+    y, words = size.looked_up(_rows(), _EXPONENTS)
     (first, first_lost), (second, second_lost), (third, third_lost) = (
         product(y, word) for word in words[:3]
     )
     first = first - 4.0 * (0.25 * first).floor()
     more, lost = sum_of_two(first_lost, second)
     total, rest = sum_of_two(first, more)
-    k = total.nearest()
+    nearest, k = total.whole()
     a, a_lost = sum_of_two(rest, lost)
     b, b_lost = sum_of_two(second_lost, third)
     c, c_lost = sum_of_two(a, b)
-    turn, tail = sum_of_two(total - k, c)
+    turn, tail = sum_of_two(total - nearest, c)
     tail = tail + ((a_lost + b_lost) + (c_lost + y.fused(words[3], third_lost)))
     r, lost = product(turn, size.like(_HALF_PI))
     return k, r, turn.fused(_HALF_PI_TAIL, tail.fused(_HALF_PI, lost))
 
 
-def _wave(x: Real, quarters: float) -> Real:
-    """The sine of x + quarters * pi / 2."""
+def _wave_single(x: Real, quarters: int) -> Real:
+    """The sine of x + quarters * pi / 2, of float32."""
+    k, r = _reduced_single(x)
+    k = k + quarters
+    square = r * r
+    sine = (r * square).fused(square.polynomial("sin"), r)
+    cosine = square.fused(square.fused(square.polynomial("cos"), -0.5), 1.0)
+    return where(k.bit(0), cosine, sine).turned(k.sign(1))
+
+
+def _wave_double(x: Real, quarters: int) -> Real:
+    """The sine of |x| + quarters * pi / 2, of float64."""
     size = abs(x)
-    finite = size <= x.format.largest
-    k, r, w = _reduced(where(finite, size, 1.0))
+    finite = size <= DOUBLE.largest
+    k, r, w = _reduced_double(where(finite, size, 1.0))
     k = k + quarters
     square = r * r
     half = 0.5 * square
     sine = r + (r * square).fused(square.polynomial("sin"), (-half).fused(w, w))
     head = 1.0 - half
     rest = (square * square).fused(square.polynomial("cos"), (-r).fused(w, (1.0 - head) - half))
-    found = where(k.bit(0), head + rest, sine)
-    return where(finite, where(k.bit(1), -found, found), float("nan"))
+    found = where(k.bit(0), head + rest, sine).turned(k.sign(1))
+    return where(finite, found, float("nan"))
 
 
 def sin(x: Real) -> Real:
-    found = _wave(x, 0.0)
-    return where(abs(x) < x.pick(1e-9, 1e-5), x, where(x < 0.0, -found, found))
+    if x.format is SINGLE:
+        return _wave_single(x, 0)
+    found = _wave_double(x, 0)
+    return where(abs(x) < 1e-9, x, where(x < 0.0, -found, found))
 
 
 def cos(x: Real) -> Real:
-    return _wave(x, 1.0)
+    return _wave_single(x, 1) if x.format is SINGLE else _wave_double(x, 1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from synkhronos._backends.vectorised.exponentials import reduced, scaled
 from synkhronos._backends.vectorised.logarithms import log_of_sum
 from synkhronos._backends.vectorised.quotients import quotient
-from synkhronos._backends.vectorised.real import Real, where
+from synkhronos._backends.vectorised.real import SINGLE, Real, where
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,15 @@ def sum_of(pair: tuple[Real, Real]) -> Real:
     return pair[0] + pair[1]
 
 
+def _erfc_single(size: Real) -> Real:
+    """erfc(x) for x >= 1, to the digits of float32 that matter for 1 - erfc(x)."""
+    return (size.at_most(4.0) - 2.5).polynomial("erf_tail")
+
+
 def erf(x: Real) -> Real:
     size = abs(x)
-    return where(size < 1.0, _erf_middle(x), (1.0 - _erfc_of(size)).signed(x))
+    tail = _erfc_single(size) if x.format is SINGLE else _erfc_of(size)
+    return where(size < 1.0, _erf_middle(x), (1.0 - tail).signed(x))
 
 
 def erfc(x: Real) -> Real:

@@ -72,6 +72,35 @@ class Truth:
         return Truth(self.builder, self.builder.or_(self.value, other.value))
 
 
+@dataclass(frozen=True)
+class Word:
+    """The low bits of an integer."""
+
+    builder: Any
+    value: Any
+
+    def __add__(self, number: int) -> Word:
+        return Word(self.builder, self.builder.add(self.value, self._like(number)))
+
+    def _like(self, number: int) -> Any:
+        return ir.Constant(self.value.type, number)
+
+    def single(self) -> Word:
+        """As many bits as a float32 has."""
+        return Word(self.builder, self.builder.trunc(self.value, SINGLE.word))
+
+    def bit(self, place: int) -> Truth:
+        """Whether the integer has this bit; the last one is 0."""
+        found = self.builder.and_(self.value, self._like(1 << place))
+        return Truth(self.builder, self.builder.icmp_unsigned("!=", found, self._like(0)))
+
+    def sign(self, place: int) -> Word:
+        """This bit at the place of a number's sign, and no others."""
+        bits = self.value.type.width
+        found = self.builder.and_(self.value, self._like(1 << place))
+        return Word(self.builder, self.builder.shl(found, self._like(bits - 1 - place)))
+
+
 class Real:
     """A number; Python's numbers become constants of its format.
 
@@ -183,6 +212,12 @@ class Real:
         """This magnitude with the sign of another number."""
         return self._called("llvm.copysign", other)
 
+    def turned(self, sign: Word) -> Real:
+        """The number with the other sign, where the word has one."""
+        word = self.builder.bitcast(self.value, self.format.word)
+        found = self.builder.xor(word, sign.value)
+        return Real(self.builder, self.builder.bitcast(found, self.format.type))
+
     def at_most(self, bound: Real | float) -> Real:
         """The smaller one; nan stays."""
         return where(self > bound, bound, self)
@@ -199,6 +234,12 @@ class Real:
         """The nearest integer, for magnitudes below 2**(fraction - 1)."""
         return (self + self.format.shifter) - self.format.shifter
 
+    def whole(self) -> tuple[Real, Word]:
+        """The nearest integer, and its low bits, for magnitudes below 2**(fraction - 1)."""
+        raised = self + self.format.shifter
+        word = self.builder.bitcast(raised.value, self.format.word)
+        return raised - self.format.shifter, Word(self.builder, word)
+
     def power_of_two(self) -> Real:
         """2**self for an integer that gives a normal number, or 0 for -bias."""
         form = self.format
@@ -213,13 +254,6 @@ class Real:
         word = self.builder.bitcast(self.value, form.word)
         kept = self.builder.and_(word, ir.Constant(form.word, -1 << dropped))
         return Real(self.builder, self.builder.bitcast(kept, form.type))
-
-    def bit(self, place: int) -> Truth:
-        """Whether an integer, whose magnitude is small, has this bit; the last one is 0."""
-        b, word = self.builder, self.format.word
-        low = b.bitcast((self + self.format.shifter).value, word)
-        found = b.and_(low, ir.Constant(word, 1 << place))
-        return Truth(b, b.icmp_unsigned("!=", found, ir.Constant(word, 0)))
 
     def looked_up(self, rows: Sequence[Sequence[float]], exponents: int) -> tuple[Real, list[Real]]:
         """This number times a power of two, and the row of a table for its exponent.
