@@ -190,7 +190,7 @@ def fits() -> dict[str, Fit]:
         ),
         "erf": Fit(of_square(lambda x: mp.erf(x) / x - 1, 2 / mp.sqrt(mp.pi) - 1), 0, 1, (11, 6)),
         "erf_tail": Fit(lambda t: mp.erfc(t + 2.5), -1.5, 1.5, (None, 14), scale=0.84),
-        "erfcx": Fit(upper_tail(4, 0.5, 1), -1, 1, (24, 12), scale=0.5, constant_in_two=True),
+        "erfcx": Fit(upper_tail(4, 0.875, 1), -1, 1, (24, 12), scale=0.56, constant_in_two=True),
         "normal_middle": Fit(
             of_square(lambda x: (mp.ncdf(x) - 0.5) / x, 1 / mp.sqrt(2 * mp.pi)),
             *(0, 0.5, (8, 4)),

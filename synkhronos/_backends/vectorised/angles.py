@@ -84,10 +84,9 @@ def _reduced_single(x: Real) -> tuple[Word, Real]:
         high, low = (
             where(large, part, held) for part, held in zip(parts, (high, low), strict=True)
         )
-    first = y * high
+    first, lost = product(y, high)
     nearest, k = first.whole()
-    excess = (-y).fused(low, (-y).fused(high, first))  # as a difference the sum keeps -0.0
-    turn = (first - nearest) - excess
+    turn = (first - nearest) + y.fused(low, lost)
     return k.single(), (turn * _HALF_PI).single()
 
 
@@ -137,7 +136,7 @@ def _wave_double(x: Real, quarters: int) -> Real:
 
 def sin(x: Real) -> Real:
     if x.format is SINGLE:
-        return _wave_single(x, 0)
+        return where(x.equals(0.0), x, _wave_single(x, 0))
     found = _wave_double(x, 0)
     return where(abs(x) < 1e-9, x, where(x < 0.0, -found, found))
 

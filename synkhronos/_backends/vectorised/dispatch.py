@@ -23,7 +23,7 @@ from synkhronos._backends.vectorised.code import inlined
 from synkhronos._backends.vectorised.op import Vectorised, has_vectorised
 from synkhronos._backends.vectorised.table import TABLE
 
-VERSION = 22  # part of the key of cached machine code: change it whenever the code changes
+VERSION = 30  # part of the key of cached machine code: change it whenever the code changes
 
 
 @register_funcify_and_cache_key(Vectorised)  # type: ignore[untyped-decorator]

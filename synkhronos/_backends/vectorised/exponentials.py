@@ -10,7 +10,7 @@ from synkhronos._backends.vectorised.logarithms import (
     log1p_of_fraction,
     log_of_sum,
 )
-from synkhronos._backends.vectorised.real import Real, where
+from synkhronos._backends.vectorised.real import DOUBLE, Real, where
 
 _LOG_2 = 0.6931471805599453
 _LOG2_E = 1.4426950408889634
@@ -87,10 +87,16 @@ def log1mexp(x: Real) -> Real:
     """log(1 - exp(x)), x < 0: of exp(x) - 1 above -log(2), else of what 1 - exp(x) rounds off."""
     k, r, w = reduced(_bounded(x))
     power = scaled(1.0 + (r + w), k)
-    near = -less_one(k.at_least(-1.0), r, w, 1.0)
+    raised = 60.0 if x.format is DOUBLE else 30.0
+    near = -less_one(k.at_least(-1.0), r, w, 2.0**raised)  # also of a subnormal x a normal number
     far = 1.0 - power
     is_near = x > -_LOG_2
-    found = log_of_sum(where(is_near, near, far), where(is_near, 0.0, (1.0 - far) - power))
+    found = log_of_sum(
+        where(is_near, near, far),
+        where(is_near, 0.0, (1.0 - far) - power),
+        where(is_near, x.like(raised), 0.0),
+    )
+    found = -abs(found)  # also where it is 0
     return where(x.equals(0.0), -float("inf"), where(x <= 0.0, found, float("nan")))
 
 
@@ -100,9 +106,10 @@ def tanh(x: Real) -> Real:
     bounded = size.at_most(size.pick(22.0, 10.0))
     k, r, w = reduced(bounded * -2.0)
     half = (k - 1.0).power_of_two()
-    power = half.fused(r + w, half)  # exp(-2 |x|) / 2
+    e = r + w
     far = size > 0.55
-    quotient = where(far, power, -less_one(k, r, w, 0.5)) / (power + 0.5)
+    power = half.fused(e, half)  # exp(-2 |x|) / 2
+    quotient = where(far, power, -less_one(k, r, w, 0.5)) / half.fused(e, half + 0.5)
     found = where(far, quotient.fused(-2.0, 1.0), quotient)
     return where(size < size.pick(1e-9, 1e-5), size, found).signed(x)
 

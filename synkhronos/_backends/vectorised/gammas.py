@@ -23,9 +23,9 @@ def _positive(x: Real) -> tuple[Truth, Real]:
 
 
 def _from_integer(x: Real) -> Real:
-    """X minus the nearest integer; numbers that are too large to have a fraction give 0."""
-    bounded = where(abs(x) < 2.0 ** (x.format.fraction - 1), x, 0.0)
-    return bounded - bounded.nearest()
+    """X minus the nearest integer; 0 for an infinite x."""
+    bounded = where(abs(x) <= x.format.largest, x, 0.0)
+    return bounded - bounded.rounded()
 
 
 def _sine(r: Real) -> Real:
@@ -95,14 +95,14 @@ def digamma(x: Real) -> Real:
     top, top_tail = product(cosine, x.like(_PI))
     top_tail = cosine.fused(x.pick(*_PI_TAIL), top_tail)
     cotangent, rest = quotient(top, top_tail, sine, x.like(0.0))
-    less = shift.top / shift.bottom + rest
     inverse = 1.0 / shift.shifted
     square = inverse * inverse
-    less = less + square.fused(square.polynomial("digamma"), 0.5 * inverse) + shift.inverse_tail
+    series = square.fused(square.polynomial("digamma"), 0.5 * inverse)
+    less = shift.top / shift.bottom + (series + (shift.inverse_tail + rest))
     z = shift.shifted.at_most(y.format.largest)
     found = log_of_positive(z, -shift.inverse - cotangent, -less)
     found = where(negative & r.equals(0.0), float("nan"), found)
-    found = where(x.equals(0.0), -shift.inverse, found)
+    found = where(abs(x) < x.pick(1e-290, 1e-30), -shift.inverse - cotangent, found)
     return where(x.equals(float("inf")), x, found)
 
 
@@ -118,6 +118,6 @@ def trigamma(x: Real) -> Real:
     series = (inverse * square).fused(square.polynomial("trigamma"), 0.5 * square)
     part, lost = sum_of_two(shift.top / shift.bottom, inverse)
     found = largest + (part + (series + (rest + lost)))
-    found = where(x.equals(0.0), largest, where(y.equals(float("inf")), 0.0, found))
-    sine = _sine(_from_integer(x))
-    return where(negative, 1.0 / (sine * sine) - found, found)
+    found = where(y < y.pick(1e-100, 1e-12), largest, where(y.equals(float("inf")), 0.0, found))
+    inverse = 1.0 / _sine(_from_integer(x))
+    return where(negative, inverse * inverse - found, found)

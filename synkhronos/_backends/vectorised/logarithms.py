@@ -64,10 +64,13 @@ def log_of_positive(x: Real, large: Real | float = 0.0, small: Real | float = 0.
     return _log(k, m - 1.0, large=large, small=small)
 
 
-def log_of_sum(u: Real, more: Real) -> Real:
-    """log(u + more) for a normal u and a correction that is no larger than its last place."""
+def log_of_sum(u: Real, more: Real, raised: Real | None = None) -> Real:
+    """log(u + more) for a normal u and a correction that is no larger than its last place.
+
+    The number is 2**-raised times as large, where that is given.
+    """
     k, m = u.split()
-    return _log(k, m - 1.0, more * _scale(k))
+    return _log(k if raised is None else k - raised, m - 1.0, more * _scale(k))
 
 
 def _scale(k: Real) -> Real:

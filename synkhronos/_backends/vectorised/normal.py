@@ -23,7 +23,7 @@ class Form:
     offset: float
 
 
-_ERFCX = Form("erfcx", 4.0, 0.5)
+_ERFCX = Form("erfcx", 4.0, 0.875)
 _LARGE = 1e100, 1e15  # where 1 / x is the tail over the density, to all digits
 _HEIGHT = 0.3989422804014327  # of the density at 0
 _NORMAL = Form("normal_tail", 6.0, 0.75)
@@ -143,7 +143,7 @@ def log_ndtr(x: Real) -> Real:
     lower_tail = where(shared.far, shared.mills_tail, shared.upper_tail)
     found = log_of_sum(where(below, lower, u), where(below, lower_tail, lost))
     lifted = where(below & shared.far, x, 0.0)
-    return (lifted * -0.5).fused(lifted, found)
+    return -abs((lifted * -0.5).fused(lifted, found))  # also where it is 0
 
 
 def mills(x: Real) -> Real:

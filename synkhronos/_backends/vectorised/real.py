@@ -208,6 +208,10 @@ class Real:
         """The largest integer that is not larger."""
         return self._called("llvm.floor")
 
+    def rounded(self) -> Real:
+        """The nearest integer, of any number."""
+        return self._called("llvm.rint")
+
     def signed(self, other: Real) -> Real:
         """This magnitude with the sign of another number."""
         return self._called("llvm.copysign", other)
