@@ -145,8 +145,8 @@ def main() -> None:
     parser.add_argument("--minima", action="store_true", help="instead of medians")
     asked = parser.parse_args()
     describe_machine()
-    wide = "+avx512f" in numba.core.codegen.get_host_cpu_features()
-    print(f"the processor has {'' if wide else 'no '}registers of 512 bits")
+    features = numba.config.CPU_FEATURES or numba.core.codegen.get_host_cpu_features()
+    print(f"numba uses {'' if '+avx512f' in features else 'no '}registers of 512 bits")
     columns, jax = ("ours", "numba", "SciPy", "numpy", "XLA"), xla()
     summary = np.min if asked.minima else np.median
     with threadpool_limits(1):

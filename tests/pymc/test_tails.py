@@ -82,18 +82,17 @@ def test_an_incomplete_beta_function_with_a_parameter_of_1_is_a_power() -> None:
 
 
 def test_derivatives_far_out() -> None:
-    """The derivative of the formula is a difference of large numbers there."""
+    """There the derivatives of the formula, and of its slope, are differences of large numbers."""
     x = pt.vector("x", dtype="float64")
     slope = pt.grad(log_ndtr(x).sum(), x)
     curvature = pt.grad(slope.sum(), x)
-    at = np.array([-1e6, -300.0, -2.0, 1.5])
+    at = np.array([-1e8, -1e6, -300.0, -49.9, -2.0, 0.0, 1.5])
     f = pytensor.function([x], [slope, curvature], mode="FAST_COMPILE")
-    found, second = f(at)
-    with mp.workdps(50):
-        for value, got in zip(at, found, strict=True):
-            tail = mp.erfc(-mp.mpf(value) / mp.sqrt(2)) / 2
-            assert abs(got / (mp.npdf(mp.mpf(value)) / tail) - 1) < 1e-14
-    np.testing.assert_allclose(second[2:], -found[2:] * (at + found)[2:], rtol=1e-15)
+    for value, first, second in zip(at, *f(at), strict=True):
+        with mp.workdps(50):
+            exact = mp.npdf(mp.mpf(value)) * 2 / mp.erfc(-mp.mpf(value) / mp.sqrt(2))
+            assert abs(first / exact - 1) < 1e-14
+            assert abs(second / (-exact * (value + exact)) - 1) < 1e-12
 
 
 def censored() -> pm.Model:

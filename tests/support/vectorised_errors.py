@@ -20,9 +20,15 @@ from synkhronos._backends.vectorised.code import inlined
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "vectorised.rst"
 POINTS, STEP = 300, 2  # arguments of each domain, and one exponent of so many
-NAMES = {"atan": "arctan", "digamma": "psi", "trigamma": "tri_gamma", "power": "x ** y"}
-RULER = "=================  =======  ======="
-HEAD = f"{RULER}\nfunction           float64  float32\n{RULER}\n"
+NAMES = {
+    "atan": "``arctan``",
+    "digamma": "``psi``",
+    "trigamma": "``tri_gamma``",
+    "mills": "inverse Mills ratio",
+    "power": "``x ** y``",
+}
+RULER = f"{'=' * 20}  =======  ======="
+HEAD = f"{RULER}\n{'function':20}  float64  float32\n{RULER}\n"
 
 
 @functools.cache
@@ -57,7 +63,7 @@ def largest(name: str, dtype: Any) -> dict[str, float]:
     """The largest error by the name of its row."""
     x = swept_powers(dtype, POINTS) if name == "power" else [swept(name, dtype, POINTS, STEP)]
     found = errors(name, results(name, *x), *x)
-    shown = f"``{NAMES.get(name, name)}``"
+    shown = NAMES.get(name, f"``{name}``")
     apart = allowed(name, *x) != allowed(name, np.ones(1, dtype), np.ones(1, dtype))
     rows = {shown: found[~apart]} | ({f"{shown}, x < 0": found[apart]} if apart.any() else {})
     return {row: float(some.max()) for row, some in rows.items()}
@@ -82,7 +88,7 @@ def main() -> None:
     lines = []
     for name in [*CASES, "power"]:
         double, single = largest(name, np.float64), largest(name, np.float32)
-        lines += [f"{r:17}  {written(double[r]):7}  {written(single[r])}" for r in double]
+        lines += [f"{r:20}  {written(double[r]):7}  {written(single[r])}" for r in double]
     table = "\n".join(lines) + "\n"
     print(f"{HEAD}{table}{RULER}")
     if asked.write:

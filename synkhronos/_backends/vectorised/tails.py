@@ -49,9 +49,13 @@ class Mills(ps.UnaryScalarOp):
         return _SCALE / _special().erfcx(-np.float64(x) * _ROOT_HALF)
 
     def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> Any:
-        """-m (x + m)."""
+        """-m (x + m): far below 0, where m is nearly -x, from the asymptotic series of m."""
         [x], m = inputs, _scalar_mills(inputs[0])
-        return [-cotangents[0] * m * (x + m)]
+        square: Any = ps.scalar_maximum(x * x, 1.0)
+        s = 1.0 / square
+        far = 1.0 - s * (1.0 - s * (6.0 - s * (50.0 - s * 518.0)))
+        bound = -50.0 if x.type.dtype == "float64" else -8.0
+        return [-cotangents[0] * ps.switch(x < bound, far, m * (x + m))]
 
     def c_code(self, *args: Any) -> str:
         """Not available: `expanded` replaces it."""
