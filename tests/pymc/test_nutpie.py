@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -15,6 +17,7 @@ import pytest
 from modes import FAST
 from pytensor.compile.mode import Mode, predefined_modes
 from pytensor.raise_op import Assert
+from user_scripts import run_script
 
 nutpie = pytest.importorskip("nutpie", reason="nutpie is not installed")
 from nutpie import compile_pymc  # noqa: E402
@@ -203,3 +206,32 @@ def test_a_closed_function_is_no_part_of_its_caller() -> None:
         [code] = caller.inspect_llvm().values()
         sizes[linker] = len(code)
     assert sizes["closed"] < sizes["open"] / 2
+
+
+FIRST_AND_LATER = """
+    import numpy as np, pymc as pm, synkhronos as synk
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=300)
+    with pm.Model() as model:
+        mean = pm.math.exp(pm.Normal("a") + pm.Normal("b") * x)
+        counts = rng.poisson(np.exp(0.3 + 0.5 * x))
+        pm.NegativeBinomial("y", mu=mean, alpha=pm.HalfNormal("s"), observed=counts)
+    given = dict(draws=100, tune=100, chains=1, random_seed=3, progressbar=False, quiet=True)
+    found = synk.pymc.sample(model, compute_convergence_checks=False, **given).posterior
+    print(*[float(found[name].sum()).hex() for name in found])
+"""
+
+
+@pytest.mark.thorough  # numba compiles all of its own
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_first_run_of_a_script_draws_the_same_as_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With empty caches, and then with those that it has filled."""
+    flags = [f for f in os.environ.get("PYTENSOR_FLAGS", "").split(",") if f and "dir" not in f]
+    monkeypatch.setenv("PYTENSOR_FLAGS", ",".join([*flags, f"base_compiledir={tmp_path}/cache"]))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", f"{tmp_path}/numba")
+    first, later = (run_script(tmp_path, FIRST_AND_LATER) for _ in range(2))
+    assert first == later
+    assert len(first.split()) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -18,6 +19,8 @@ import pytest
 from pymc.step_methods.compound import Competence
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from selection import thorough
+from xarray import Dataset, DataTree, testing
 
 import synkhronos as synk
 from synkhronos._engine import progress
@@ -225,6 +228,66 @@ def test_an_inner_model_is_sampled_as_pm_sample_does(monkeypatch: pytest.MonkeyP
             pm.Normal("y", pm.Normal("b"), observed=np.zeros(9))
             assert synk.pymc.sample(**SHORT) is inner
     assert synk.pymc.sample(inner, members_per_chain=2, **SHORT) is inner
+
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "return_inferencedata": {"return_inferencedata": False},
+    "keep_warning_stat": {"keep_warning_stat": True},
+    "idata_kwargs": {"idata_kwargs": {"log_likelihood": True, "include_transformed": True}},
+    "coords": {"idata_kwargs": {"coords": {"b_dim_0": ["x", "z"]}}},
+    "target_accept": {"target_accept": 0.95},
+    "nuts": {"nuts": {"target_accept": 0.9, "max_treedepth": 5}},
+    "init": {"init": "adapt_diag"},
+    "initvals": {"initvals": [{"b": [0.5, 0.0]}, {"b": [0.0, 0.5]}]},
+    "tune": {"tune": 0},
+    "chains": {"chains": 8},
+    "processes": {"cores": 2, "mp_ctx": "fork"},
+    "blas_cores": {"blas_cores": None},
+    "var_names": {"var_names": ["b"]},
+    "warm-up kept": {"discard_tuned_samples": False},
+    "callback": {"callback": lambda trace, draw: None},
+}
+
+
+@pytest.mark.parametrize("way", ["one core", *thorough("as it is", "members")])
+@pytest.mark.parametrize("name", ["nuts", *thorough(*sorted(ARGUMENTS.keys() - {"nuts"}))])
+def test_arguments_mean_what_they_mean_to_pm_sample(
+    name: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "one core":
+        monkeypatch.setattr(_sampling, "_CHEAP_SECONDS", 0.0)
+    given = SHORT | {"chains": 2, "cores": 1, "nuts_sampler": "pymc"} | ARGUMENTS[name]
+    own = {"members_per_chain": 1} if way == "members" else {}
+    found = synk.pymc.sample(model_of(), **given, **own)
+    plain = pm.sample(model=model_of(), **given)
+    if name == "return_inferencedata":
+        assert found.varnames == plain.varnames
+        found, plain = (
+            DataTree.from_dict({"all": Dataset({"b": (("d", "i"), t["b"])})})
+            for t in (found, plain)
+        )
+    assert list(found) == list(plain)
+    for group in plain:
+        ours, theirs = (each[group].to_dataset() for each in (found, plain))
+        assert list(ours.data_vars) == list(theirs.data_vars)
+        for key in theirs.data_vars:
+            if key in TIMED or theirs[key].dtype == object:
+                assert ours[key].sizes == theirs[key].sizes
+            else:
+                testing.assert_allclose(ours[key], theirs[key], rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("own", [{}, {"members_per_chain": 1}])
+def test_no_draws_are_the_error_of_pm_sample(own: dict[str, int]) -> None:
+    given = SHORT | {"chains": 1, "cores": 1, "nuts_sampler": "pymc", "draws": 0}
+    for sample in (pm.sample, functools.partial(synk.pymc.sample, **own)):
+        with pytest.raises(ValueError, match="Not enough samples to build a trace"):
+            sample(model=model_of(), **given)
+
+
+# of statistics: processor and clock times, and what differs by rounding alone
+TIMED = ["perf_counter_diff", "perf_counter_start", "process_time_diff", "energy_error"]
 
 
 def test_chains_in_processes_draw_what_one_after_another_draw(
