@@ -301,12 +301,12 @@ def fit(
         "callbacks": [*checks, *callbacks, *behind] if checks or behind else callbacks,
         "augment": net.augment,
         "config": {
-            **{
-                "optimizer": described(optimizer),
-                "clip": None if clip is None else described(clip),
-            },
-            **{"rule": rule, "exchange": exchange, "ema": ema},
-            **(config or {}),  # the user's words
+            "optimizer": described(optimizer),
+            "clip": None if clip is None else described(clip),
+            "rule": rule,
+            "exchange": exchange,
+            "ema": ema,
+            **(config or {}),  # the user's words go before
         },
     }
     trainer = Trainer(train, **taken_by(Trainer, given))

@@ -134,14 +134,14 @@ def test_others_in_the_folder_are_left_alone(group2: synk.Group, tmp_path: Path)
 def test_another_run_begins_anew(group2: synk.Group, tmp_path: Path) -> None:
     """One list for several folds; in memory, and with folders."""
     rate = pytensor.shared(0.1, name="rate")
+    folds = [(ROWS, scale * TARGETS) for scale in (1.0, 10.0)]
+    lone = [trained(validation=data).history["val_loss"] for data in folds]
     for place in (None, tmp_path):
         shared = [Best(restore=True), EarlyStopping(patience=2), Plateau(rate, patience=2)]
-        for fold, scale in enumerate((1.0, 10.0)):
-            data = ROWS, scale * TARGETS
+        for fold, data in enumerate(folds):
             folder = None if place is None else place / str(fold)
             run = trained(callbacks=shared, validation=data, folder=folder)
-            lone = trained(validation=data)
-            assert run.history["val_loss"] == lone.history["val_loss"]
+            assert run.history["val_loss"] == lone[fold]
             assert shared[0].kept[0][0] == min(run.history["val_loss"])
             assert run.evaluate(data)["loss"] == shared[0].kept[0][0]
 

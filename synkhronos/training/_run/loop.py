@@ -361,8 +361,6 @@ class Loop:
         values: dict[str, Any] = {**position.losses, "rows": position.rows}
         values["seconds"] = position.seconds
         last = position.epoch + 1 >= self._due.epochs
-        if self._guard.counts:
-            values["skipped"] = self._guard.skipped
         ended = []
         if self._validated is not None and (last or (position.epoch + 1) % self._due.validate == 0):
             with self._group.span("validate"):
@@ -371,6 +369,8 @@ class Loop:
             self.record("validated", **validated)
             ended.append(self._event("validated", validated))
             values |= validated
+        if self._guard.counts:
+            values["skipped"] = self._guard.skipped
         ended.append(self._event("epoch", values))
         self.record("epoch", **values, **({} if self._phases is None else self._phases.epoch()))
         self._shows.epoch(values)
