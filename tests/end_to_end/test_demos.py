@@ -200,6 +200,29 @@ print(N_GPU, "members, as in 2017")
 """
 
 
+@pytest.mark.thorough
+def test_resnet_small():
+    """The example of 2017."""
+    pytest.importorskip("pytensor_ml")
+    small = "--members 2 --depth 14 --size 32 --batch 2 --rows 8 --classes 3 --steps 8"
+    more = "--dtype float64 --mode FAST_COMPILE"
+    done = run(DEMOS / "resnet" / "train_resnet.py", *small.split(), *more.split())
+    assert done.returncode == 0, done.stderr
+    losses = [float(text) for text in re.findall(r"loss ([\d.]+)", done.stdout)]
+    assert len(losses) == 8
+    assert losses[-1] < 0.2 * losses[0]
+
+
+@pytest.mark.thorough
+def test_lstm_small():
+    """A recurrent network, as Platoon's example has one."""
+    pytest.importorskip("pytensor_ml")
+    small = "--members 2 --rows 1500 --epochs 8 --steps 6 --hidden 12 --batch 50"
+    done = run(DEMOS / "lstm" / "train_lstm.py", *small.split(), "--mode", "FAST_COMPILE")
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.partition("test accuracy: ")[2].split()[0]) > 88
+
+
 def test_a_script_of_2017_runs_unchanged(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT_OF_2017)

@@ -154,7 +154,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     ):
         add(f"--{name}", type=int, default=default)
     add("--learning_rate", type=numbers(above=0), default=0.01)
-    add("--density", type=numbers(above=0, most=1), default=0.01)
+    add("--density", type=numbers(above=0, most=1))
     add("--validation_split", type=numbers(least=0, below=1), default=0.0)
     for name, number in (
         *(("momentum", 0.9), ("decay", 0.0), ("epsilon", 1e-7)),
@@ -333,7 +333,8 @@ def _optimizer(out: Translation, old: argparse.Namespace, members: int) -> None:
             texts.append("Its Nadam left out one factor beta1.")
     else:
         made["name"] = "sgd"
-        out.set("exchange", {"name": "TopK", "density": old.density}, "Between nodes only.")
+        sparse = {"name": "TopK", "density": old.density or 0.01}
+        out.set("exchange", sparse, "Between nodes only.")
     if old.decay and old.first:
         out.leave(
             f"--decay {old.decay:g}",
@@ -481,6 +482,8 @@ def _leave(out: Translation, old: argparse.Namespace) -> None:
         usual = (None, default, "AUTO") if name == "tensor_format" else (None, default)
         if (given.upper() if name == "tensor_format" and given else given) not in usual:
             out.leave(f"--{name}", why)
+    if old.density is not None and old.optimizer.lower() != "oktopk":
+        out.leave(f"--density {old.density:g}", "it had no effect without --optimizer=oktopk")
     if old.crop_images:
         return
     for name in ("crop_images_size", "crop_images_prob"):
