@@ -213,8 +213,10 @@ def new_folder(path: Name) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def make_folder(path: Name, mode: int = 0o777) -> None:
+def make_folder(path: Name, mode: int = 0o777, lasting: bool = False) -> None:
     """Make a folder, and those above it, unless it is there.
+
+    If it shall be `lasting`, the names of new ones outlast a crash of the machine.
 
     Raises
     ------
@@ -222,10 +224,13 @@ def make_folder(path: Name, mode: int = 0o777) -> None:
         It cannot be made, or the name is that of a file, or of a link that another user has made.
     """
     path = Path(path)
+    new = [each for each in (path, *path.parents) if not each.exists()] if lasting else []
     path.mkdir(mode, parents=True, exist_ok=True)
+    for each in reversed(new):
+        sync(each.parent)
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
-        text = "it is a link of another user, which is not followed: remove it"
+        text = "it is a link of another user, which is not followed: name the folder itself"
         raise OSError(errno.ELOOP, text, os.fspath(path))
 
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,6 +55,23 @@ def test_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     assert lines[0] == "versions"
     assert "a group can be started; 0 bad" in lines
     assert lines[-1].endswith("start a group: import synkhronos as synk; synk.fork()")
+
+
+@pytest.mark.parametrize(
+    ("mode", "state", "said"),
+    [(0o755, "ok", ""), (0o775, "note", "another user may write"), (0o757, "note", "chmod go-w")],
+)
+def test_who_may_write_compiled_code(
+    mode: int, state: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T5: libraries unpickle from the folder."""
+    tmp_path.chmod(mode)
+    config = SimpleNamespace(base_compiledir=str(tmp_path))
+    monkeypatch.setattr(examination, "pytensor", SimpleNamespace(config=config))
+    [found] = examination._caches()
+    assert found.state == state
+    assert said in found.text + found.fix
+    assert not list(tmp_path.iterdir())
 
 
 def test_where_a_guard_is_missing(

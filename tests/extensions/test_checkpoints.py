@@ -376,6 +376,18 @@ def test_a_folder_that_is_taken_while_it_is_written(folder: Path, tmp_path: Path
     assert checkpoints.steps() == [1]
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="it takes root to make a link of another user")
+def test_a_folder_behind_a_link_of_another_user(folder: Path, tmp_path: Path) -> None:
+    mine = Checkpoints(tmp_path / "mine", weights("v"))
+    mine.save(1)
+    folder.parent.mkdir(exist_ok=True)
+    folder.symlink_to(mine.folder)
+    os.lchown(folder, 65534, 65534)
+    with pytest.raises(OSError, match="it is a link of another user"):
+        Checkpoints(folder, weights("w")).save(2)
+    assert mine.steps() == [1]
+
+
 @pytest.mark.parametrize("moment", range(1, 10))
 def test_a_stop_between_any_two_steps_of_replacing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, moment: int

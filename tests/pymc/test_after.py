@@ -31,6 +31,7 @@ from synkhronos.pymc._after.calculation import Calculation
 from synkhronos.pymc._after.densities import Density
 from synkhronos.pymc._after.points import Points
 from synkhronos.pymc._after.some_rows import SomeRows
+from synkhronos.pymc._after.store import seed_in
 
 PLAIN = {"progressbar": False, "compile_kwargs": {"mode": FAST}}
 SIZES = (1, 2, 3)
@@ -373,6 +374,18 @@ def test_a_failure_leaves_a_store_that_can_be_read(
     assert 0 < found.attrs["draws_done"] < found.attrs["draws"] == 14
     assert np.array_equal(found["n"][0, :3], expected["posterior_predictive"]["n"][0, :3])
     assert not list(store.rglob("*.new"))
+
+
+@pytest.mark.parametrize(
+    ("noted", "seed"),
+    [('"5"', 5), ('"[1, 2]"', [1, 2]), ('"[1,"', None), ("5", None), ("null", None)],
+)
+def test_the_seed_of_a_store(noted: str, seed: Any, tmp_path: Path) -> None:
+    """A damaged one is none."""
+    (tmp_path / "group").mkdir()
+    text = f'{{"attributes": {{"random_seed": {noted}}}}}'
+    (tmp_path / "group" / "zarr.json").write_text(text)
+    assert seed_in(str(tmp_path), ["none", "group"]) == seed
 
 
 @pytest.mark.usefixtures("always_divided")

@@ -11,6 +11,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -262,10 +263,8 @@ def _caches() -> Iterator[Finding]:
     folder = Path(str(pytensor.config.base_compiledir))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f"synkhronos-doctor-{os.getpid()}"
-        files.create(probe, "", lasting=False)
-        probe.unlink()
-        found = folder.stat()
+        with tempfile.TemporaryFile(dir=folder):
+            found = folder.stat()
     except OSError as exc:
         fix = "set PYTENSOR_FLAGS=base_compiledir=FOLDER to a folder that you can write to"
         yield Finding("caches", "PyTensor", BAD, f"{folder}: {exc.strerror}", fix)

@@ -244,7 +244,7 @@ class Checkpoints(ProcessBound):
             "batches": position,
             "meta": kept,
         }
-        _make(self.folder)
+        files.make_folder(self.folder, lasting=True)
         with self._alone():
             place = self._write(step, {n: storable(a) for n, a in arrays.items()}, body)
             self._prune()
@@ -737,13 +737,6 @@ def _damaged(place: Path, why: str) -> CheckpointError:
     )
     found.damaged = f"checkpoint {place} is damaged: {why}"
     return found
-
-
-def _make(folder: Path) -> None:
-    if not folder.is_dir():
-        _make(folder.parent)
-        files.make_folder(folder)
-        files.sync(folder.parent)
 
 
 def _names(found: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ missing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -15,6 +16,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from xarray import Dataset, DataTree, open_zarr
@@ -252,11 +254,11 @@ def seed_in(path: str | None, groups: Sequence[str]) -> int | list[int] | None:
     """The seed of the call that has made the groups of a store; None if they are not there."""
     if path is None:
         return None
-    seeds = [_attributes(path, group).get(_SEED) for group in groups]
-    found: int | list[int] | None = next(
-        (json.loads(seed) for seed in seeds if isinstance(seed, str)), None
-    )
-    return found
+    for seed in (_attributes(path, group).get(_SEED) for group in groups):
+        with contextlib.suppress(ValueError, TypeError):  # damaged: the call then has another seed
+            found: int | list[int] = json.loads(cast(str, seed))
+            return found
+    return None
 
 
 def check_store(store: object, groups: Sequence[str]) -> str | None:

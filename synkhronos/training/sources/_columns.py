@@ -189,7 +189,7 @@ def values_of(
         There is a hole, a list of another length, or a text that is none of `labels`.
     """
     array = column.combine_chunks() if isinstance(column, arrow().ChunkedArray) else column
-    array = _plain(array)
+    array = plain(array)
     count, each = len(array), 1
     _refuse_holes(name, array, where, each)
     for length in _list_lengths(column.type, row):
@@ -200,7 +200,7 @@ def values_of(
                 f"column {name!r} has lists of {length} and, in {where(at // each)}, one of "
                 f"{lengths[at]}: all need one length"
             )
-        array, each = _plain(array.flatten()), each * length
+        array, each = plain(array.flatten()), each * length
         _refuse_holes(name, array, where, each)
     if _is_text(array.type):
         array = _numbered(name, array, labels or (), where, each)
@@ -229,7 +229,7 @@ def first_shape(name: str, column: Values, row: tuple[int, ...]) -> tuple[int, .
     return tuple(found)
 
 
-def _plain(array: Values) -> Values:
+def plain(array: Values) -> Values:
     """The values of dictionaries and extensions."""
     while True:
         if hasattr(array, "dictionary_decode"):

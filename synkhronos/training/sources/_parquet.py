@@ -20,6 +20,7 @@ from synkhronos.training.sources._columns import (
     is_one,
     kind_of,
     parquet_of,
+    plain,
     selected,
     side_by_side,
     text_bytes,
@@ -177,7 +178,7 @@ def columns_of(path: str, columns: Sequence[str]) -> tuple[list[list[Any]], list
             size += _length_of_texts(batch)
             check_listed(len(found[0]) + len(batch), size, stored)
             for values, name in zip(found, names, strict=True):
-                values += batch.column(name).to_pylist()
+                values += plain(batch.column(name)).to_pylist()
     finally:
         file.close(force=True)
     return found, [f"row {row}" for row in range(len(found[0]))]
