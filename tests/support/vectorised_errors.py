@@ -1,7 +1,7 @@
 """The largest errors of the vectorised functions, which docs/explanation/vectorised.rst has.
 
-python tests/support/vectorised_errors.py            prints the table
-python tests/support/vectorised_errors.py --write    writes it into the page
+    python tests/support/vectorised_errors.py            prints the table
+    python tests/support/vectorised_errors.py --write    writes it into the page
 """
 
 from __future__ import annotations

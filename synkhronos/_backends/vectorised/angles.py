@@ -1,8 +1,8 @@
 """Sine, cosine and the arc tangent.
 
 Sine and cosine reduce their argument by as many digits of 2 / pi as it needs (M. Payne and
-R. Hanek, ACM SIGNUM Newsletter 18, 1983). For float64 a table has those that can matter for each few
-exponents; float32 selects one of four parts.
+R. Hanek, ACM SIGNUM Newsletter 18, 1983). For float64 a table has those that can matter for each
+few exponents; float32 selects two of eight numbers.
 """
 
 from __future__ import annotations
