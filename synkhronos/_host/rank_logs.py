@@ -7,6 +7,7 @@ import os
 import time
 from pathlib import Path
 
+from synkhronos._host.descriptors import Descriptor
 from synkhronos._host.files import appending, make_folder
 
 
@@ -19,15 +20,15 @@ class RankLogs:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._files: dict[int, int] = {}
+        self._files: dict[int, Descriptor] = {}
 
     def write(self, rank: int, text: str) -> None:
         """Append a line."""
         with contextlib.suppress(OSError):
-            if rank not in self._files:
+            if rank not in self._files or not self._files[rank].is_ours:
                 make_folder(self._folder)
                 path = self._folder / f"rank-{rank}.log"
-                self._files[rank] = appending(path)
+                self._files[rank] = Descriptor(appending(path))
             now = time.strftime("%Y-%m-%d %H:%M:%S")
             os.write(self._files[rank], f"{now} {text}\n".encode("utf-8", "backslashreplace"))
 
@@ -39,5 +40,5 @@ class RankLogs:
     def close(self) -> None:
         """Close the files."""
         for descriptor in self._files.values():
-            os.close(descriptor)
+            descriptor.close()
         self._files.clear()

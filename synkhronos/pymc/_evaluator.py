@@ -18,6 +18,7 @@ from synkhronos._engine.group import Group
 from synkhronos._engine.progress import tell
 from synkhronos._errors import GroupClosed
 from synkhronos._host import cores as _cores
+from synkhronos._host.descriptors import Descriptor
 from synkhronos.pymc._group_likelihood import GroupLikelihood
 from synkhronos.pymc._rows import is_smooth
 
@@ -40,10 +41,10 @@ class CoreSlots:
     def __init__(self, cores: Sequence[int], width: int, path: str = "") -> None:
         self._cores = list(cores)
         self._width = min(max(1, width), len(self._cores))
-        self._fd = _opened(path)
+        self._fd = Descriptor(_opened(path))
 
     def __reduce__(self) -> Any:
-        path = f"/proc/{os.getpid()}/fd/{self._fd}" if self._fd >= 0 else ""
+        path = f"/proc/{os.getpid()}/fd/{self._fd}" if self._fd.is_ours else ""
         return CoreSlots, (self._cores, self._width, path)
 
     def take(self) -> list[int]:
@@ -62,9 +63,7 @@ class CoreSlots:
 
     def close(self) -> None:
         """Close the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._fd.close()
 
 
 def _opened(path: str) -> int:

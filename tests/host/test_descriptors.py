@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from selection import thorough
 from user_scripts import run_script
 
+from synkhronos._errors import InputError
+from synkhronos._host.rank_logs import RankLogs
+from synkhronos.training import Recorder
+
 CLOSED = """
-    import os, socket, sys, time
+    import math, os, socket, sys, time
     from pathlib import Path
     import numpy as np, pytensor.tensor as pt
     import synkhronos as synk
@@ -19,8 +24,15 @@ CLOSED = """
         x = pt.vector("x", dtype="float64")
         f = synk.function([x], (x.sum(), "sum"), mode="FAST_COMPILE")
         assert f(np.ones(6)) == 6
-        if then == "rest":
+        if then in ("rest", "at once"):
             time.sleep(0.3)  # the workers sleep, so that a call has to wake them
+        if then == "at once":  # the latest look at all descriptors was just before
+            waiter = group.channel.node.waiter
+            ring, waiter.ring = waiter.ring, lambda ranks: (
+                setattr(waiter, "_looked", math.inf),
+                ring(ranks),
+                setattr(waiter, "_looked", -math.inf),
+            )
         os.closerange(3, 1000)
         opened, sockets = [], []
         for number in range(20):
@@ -30,7 +42,8 @@ CLOSED = """
             elif kind == "socket":
                 sockets += socket.socketpair()
         if then != "close":
-            time.sleep(0.2)  # descriptors for wakes are looked at every 100 ms
+            if then != "at once":
+                time.sleep(0.2)  # all descriptors are looked at every 100 ms
             try:
                 f(np.ones(6))
             except synk.WorkerDied as exc:
@@ -56,11 +69,15 @@ CLOSED = """
 @pytest.mark.parametrize(
     ("start", "then", "kind"),
     [
-        ("fork", "call", "file"),
+        ("fork", "at once", "file"),
         ("fork", "rest", "socket"),
         ("exec", "close", "file"),
         *thorough(
-            *[("fork", t, k) for t in ("call", "rest", "close") for k in ("file", "socket", "none")]
+            *[
+                ("fork", t, k)
+                for t in ("call", "rest", "at once", "close")
+                for k in ("file", "socket", "none")
+            ]
         ),
     ],
 )
@@ -72,3 +89,23 @@ def test_files_that_get_the_numbers_are_spared(
     folder.mkdir()
     said = run_script(tmp_path, CLOSED, start, then, kind, str(folder))
     assert said == "noticed\n" * (then != "close") + "done\n"
+
+
+@pytest.mark.parametrize("writer", ["recorder", "rank logs"])
+def test_a_file_that_gets_the_number_of_another_writer_is_spared(
+    tmp_path: Path, writer: str
+) -> None:
+    logs, recorder = RankLogs(tmp_path / "log"), Recorder(tmp_path / "run")
+    logs.write(0, "before")
+    ours = recorder._metrics if writer == "recorder" else logs._files[0]
+    with open(tmp_path / "users", "w+b") as file:
+        os.dup2(file.fileno(), ours)
+        logs.write(0, "after")
+        if writer == "recorder":
+            with pytest.raises(InputError, match="is closed"):
+                recorder.write("step", loss=1.0)
+        logs.close()
+        recorder.close()
+        assert os.fstat(ours).st_size == 0
+        os.close(ours)
+    assert "after" in (tmp_path / "log" / "rank-0.log").read_text()

@@ -154,7 +154,8 @@ class Waiter:
         Whether members outnumber cores.
     owned : sequence of Descriptor
         In the master, the bells and others, which the program may close. They are looked at every
-        100 ms at most: before this member wakes one that sleeps, and while it sleeps itself.
+        100 ms at most: before this member wakes one that sleeps, and while it sleeps itself. A bell
+        is also looked at before each wake: another file may have its number.
 
     Attributes
     ----------
@@ -190,6 +191,7 @@ class Waiter:
         self._poll.register(abort, select.POLLIN)
         self._abort = abort
         self._owned = owned
+        self._eventfds = os.fstat(bells[rank]).st_ino  # they are one file to the kernel
         self._pidfds: dict[int, int] = {}
         self.tick: Callable[[], None] | None = None
         self.inspect: Callable[[], None] | None = None
@@ -382,8 +384,15 @@ class Waiter:
             self._mine[ASLEEP] = 0
 
     def _signal(self, rank: int) -> None:
-        if self._are_ours():
+        if self._are_ours() and self._is_bell(self._bells[rank]):
             os.eventfd_write(self._bells[rank], 1)
+
+    def _is_bell(self, descriptor: int) -> bool:
+        """Whether the program has not given this number to a file; 1 us."""
+        try:
+            return not self._owned or os.fstat(descriptor).st_ino == self._eventfds
+        except OSError:
+            return False
 
     def _are_ours(self) -> bool:
         """Whether the owned descriptors were ours at the latest look, which may be 100 ms ago.
@@ -406,7 +415,7 @@ class Waiter:
                     raise PeerDied(self._pidfds[fd])
                 self._dead.add(self._pidfds[fd])
                 self._poll.unregister(fd)
-            elif self._are_ours():
+            elif self._are_ours() and self._is_bell(fd):
                 os.eventfd_read(fd)
             else:
                 raise PeerDied(self.rank)

@@ -32,6 +32,7 @@ from typing import Self
 from synkhronos._checks import options_checked, shown
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import files
+from synkhronos._host.descriptors import Descriptor
 from synkhronos._host.environment import environment
 from synkhronos._host.secrets import HIDDEN, is_telling, without_secrets, words_without_secrets
 from synkhronos.training._record.run_folder import CHECKPOINTS, LOCK, METRICS, RUN
@@ -106,7 +107,7 @@ class Recorder:
                 f"Recorder(config={shown(config)}): give a mapping, such as {{'batch': 512}}"
             )
         self.folder = Path(folder) / (name or "")
-        self._descriptors: list[int] = []
+        self._descriptors: list[Descriptor] = []
         self._finish = weakref.finalize(self, _close, self._descriptors)
         _open.add(self)
         try:
@@ -198,7 +199,7 @@ class Recorder:
         self._finish()
 
     def _opened(self) -> int:
-        if not self._descriptors:
+        if not self._descriptors or not self._metrics.is_ours:
             raise InputError(f"{self!r} is closed, or belongs to another process: make a new one")
         return self._metrics
 
@@ -239,9 +240,9 @@ def _leave_all() -> None:
 os.register_at_fork(after_in_child=_leave_all)
 
 
-def _close(descriptors: list[int]) -> None:
+def _close(descriptors: list[Descriptor]) -> None:
     while descriptors:
-        os.close(descriptors.pop())
+        descriptors.pop().close()
 
 
 @contextlib.contextmanager
@@ -257,7 +258,7 @@ def _explained(folder: Path) -> Iterator[None]:
         raise
 
 
-def _locked(folder: Path) -> int:
+def _locked(folder: Path) -> Descriptor:
     """A descriptor that holds the folder's lock."""
     descriptor = files.updating(folder / LOCK)
     try:
@@ -275,7 +276,7 @@ def _locked(folder: Path) -> int:
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor
+    return Descriptor(descriptor)
 
 
 def _held(folder: Path, holder: str) -> str:
@@ -353,8 +354,8 @@ def _write_run(folder: Path, starts: list[object]) -> None:
     files.replace(folder / RUN, f"{text}\n")
 
 
-def _appending(path: Path) -> tuple[int, bool]:
+def _appending(path: Path) -> tuple[Descriptor, bool]:
     """A descriptor that appends, and whether the last line has no end."""
-    descriptor = files.appending(path)
+    descriptor = Descriptor(files.appending(path))
     size = os.fstat(descriptor).st_size
     return descriptor, size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
