@@ -2,6 +2,8 @@
 
     python tests/support/vectorised_errors.py            prints the table
     python tests/support/vectorised_errors.py --write    writes it into the page
+
+A test compares the page with what it measures.
 """
 
 from __future__ import annotations
@@ -59,14 +61,19 @@ def results(name: str, *x: np.ndarray) -> np.ndarray:
     return out
 
 
+def row(name: str) -> str:
+    """How the table names a function."""
+    return NAMES.get(name, f"``{name}``")
+
+
 def largest(name: str, dtype: Any) -> dict[str, float]:
     """The largest error by the name of its row."""
     x = swept_powers(dtype, POINTS) if name == "power" else [swept(name, dtype, POINTS, STEP)]
     found = errors(name, results(name, *x), *x)
-    shown = NAMES.get(name, f"``{name}``")
+    shown = row(name)
     apart = allowed(name, *x) != allowed(name, np.ones(1, dtype), np.ones(1, dtype))
     rows = {shown: found[~apart]} | ({f"{shown}, x < 0": found[apart]} if apart.any() else {})
-    return {row: float(some.max()) for row, some in rows.items()}
+    return {label: float(some.max()) for label, some in rows.items()}
 
 
 def written(error: float) -> str:
@@ -78,7 +85,7 @@ def documented() -> dict[str, tuple[str, str]]:
     """The cells of the page by row."""
     table = PAGE.read_text().partition(HEAD)[2].partition(RULER)[0]
     cells = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines()]
-    return {row: (double, single) for row, double, single in cells}
+    return {label: (double, single) for label, double, single in cells}
 
 
 def main() -> None:
