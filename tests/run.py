@@ -157,7 +157,11 @@ def main() -> int:
     parser.add_argument("selection", choices=SELECTIONS)
     parser.add_argument("--began", type=float, default=time.time(), help="seconds since the epoch")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # also in the background, where SIGINT is ignored
+        signal.signal(number, signal.default_int_handler)
     parts = {
         "quick": ENGINE,
         "lowest": (*ENGINE, *EXTRAS),
