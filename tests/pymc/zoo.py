@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import zoo_animals
+import zoo_families
 import zoo_forms
 import zoo_latent
 import zoo_regressions
@@ -493,6 +494,7 @@ FAMILIES = {
         "random walk": Kind(random_walk, "not a sum over rows"),
         **zoo_times.KINDS,
     },
+    "Families of distributions": zoo_families.KINDS,
     "How a model is written": {
         "truncated normal": Kind(truncated),
         "custom distribution": Kind(custom),
