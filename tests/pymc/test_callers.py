@@ -1,0 +1,88 @@
+"""`sample` under what runs it: several threads at once, joblib, dask, signals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from user_scripts import run_script
+
+pytestmark = [pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(300)]
+
+HEAD = """
+    import os, signal, sys, threading, warnings
+    warnings.simplefilter("ignore")
+    import numpy as np, pymc as pm, synkhronos as synk
+    given = dict(draws=100, tune=100, chains=1, cores=2, members_per_chain=2, progressbar=False)
+    given |= dict(quiet=True, compute_convergence_checks=False, nuts_sampler="pymc")
+
+    def model_of(rows):
+        with pm.Model() as model:
+            pm.Poisson("y", pm.math.exp(pm.Normal("b")), observed=np.full(rows, 60 - rows + 1))
+        return model
+
+    def draws(rows, seed, **more):
+        found = synk.pymc.sample(model_of(rows), random_seed=seed, **given | more)
+        return found.posterior["b"].values
+"""
+CASES = {
+    "threads": """
+        from concurrent.futures import ThreadPoolExecutor
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(draws, (60, 40), (1, 2)))
+    """,
+    "joblib": """
+        from joblib import Parallel, delayed
+        made = Parallel(2, prefer=sys.argv[1])
+        found = made(delayed(draws)(*each) for each in ((60, 1), (40, 2)))
+    """,
+    "dask": """
+        import dask
+        tasks = [dask.delayed(draws)(*each) for each in ((60, 1), (40, 2))]
+        found = dask.compute(*tasks, scheduler="threads")
+    """,
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [("threads", ""), ("joblib", "threads"), ("joblib", "processes"), ("dask", "")],
+)
+def test_each_call_samples_its_own_model(tmp_path: Path, case: str, kind: str) -> None:
+    pytest.importorskip("dask" if case == "dask" else "joblib", reason=f"{case} is not installed")
+    text = f"""{HEAD}
+    if __name__ == "__main__":
+        {CASES[case].strip()}
+        print("near", [abs(a.mean() - np.log(y)) < 0.5 for a, y in zip(found, (1, 21))])
+    """
+    out = run_script(tmp_path, text, kind)
+    assert out.splitlines()[-1] == "near [np.True_, np.True_]"
+
+
+@pytest.mark.parametrize("sampler", ["pymc", "nutpie"])
+def test_an_interrupt_ends_sample_and_the_next_one_works(tmp_path: Path, sampler: str) -> None:
+    """Ctrl-C keeps the draws so far, as in `pm.sample`; no member remains."""
+    pytest.importorskip(sampler, reason=f"{sampler} is not installed")
+    text = f"""{HEAD}
+    from synkhronos.pymc._group_likelihood import GroupLikelihood
+    from synkhronos.testing import leaks
+    plain, count, before = GroupLikelihood.__call__, [0], leaks.snapshot()
+
+    def call(self, *args):
+        count[0] += 1
+        if count[0] == 900:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        return plain(self, *args)
+
+    GroupLikelihood.__call__ = call
+    try:
+        found = draws(60, 1, draws=10**6, nuts_sampler="{sampler}").size
+    except KeyboardInterrupt:
+        found = 0
+    print("ended", 0 <= found < 10**6, count[0] >= 900)
+    print("again", draws(60, 1).shape)
+    leaks.check(before)
+    """
+    out = run_script(tmp_path, text).splitlines()
+    assert "ended True True" in out
+    assert out[-1] == "again (1, 100)"
