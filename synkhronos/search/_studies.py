@@ -127,7 +127,7 @@ def _named(storage: object) -> Iterator[None]:
     """A context in which errors of a damaged file, of any library, have its name."""
     try:
         yield
-    except SynkhronosError:
+    except (SynkhronosError, OSError):  # an OSError has the name, and is not of what a file holds
         raise
     except Exception as exc:
         if not isinstance(storage, str | os.PathLike) or "://" in os.fspath(storage):

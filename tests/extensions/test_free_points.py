@@ -337,7 +337,7 @@ def test_a_master_that_began_late_is_named(
     """Its last exchange changes the centre after the last point; one line says so."""
 
     def ready(rank: int, steps: list[int]) -> bool:
-        return rank == 0 or steps[0] > 0 or (late and steps[1] < 10)
+        return rank == 0 or (steps[1] < 10 if late else steps[0] > 0)
 
     batches_wait(monkeypatch, ready)
     request.getfixturevalue("group2")

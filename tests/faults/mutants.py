@@ -464,9 +464,9 @@ MUTANTS = (
     ),
     Mutant(
         "fsync of a checkpoint",
-        "extensions/_saving/checkpoints.py",
-        "                files.sync(path)\n            if os.path",
-        "                pass\n            if os.path",
+        "_host/files.py",
+        "                os.fsync(inner)\n",
+        "                pass\n",
         f"{CHECKPOINTS} tests/faults -k 'checkpoint or power'",
     ),
     Mutant(

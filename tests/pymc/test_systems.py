@@ -39,7 +39,7 @@ SCRIPT = """
     given = {"tune": 5, "chains": 1, "random_seed": 3, "progressbar": False, "quiet": True}
     given |= {"compute_convergence_checks": False, "compile_kwargs": {"mode": mode}}
     with model:
-        found = synk.pymc.sample(5, **given)
+        found = synk.pymc.sample(5, **given | {"quiet": False})
         plain = pm.sample(5, **given)
     np.testing.assert_allclose(found.posterior["mu"], plain.posterior["mu"], rtol=1e-6)
     try:

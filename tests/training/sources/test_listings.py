@@ -85,7 +85,7 @@ def test_links(folder: Path, tmp_path: Path) -> None:
 
 
 def test_folders_that_link_to_one_another(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Each is read once, and by its own path: 12 have more paths than can be walked."""
+    """T6: each is read once, and by its own path: 12 have more paths than can be walked."""
     rooms = [folder / "dog" / f"room{i:02}" for i in range(12)]
     for room in rooms:
         picture(room / "a.png", 7)
