@@ -28,6 +28,7 @@ _THROUGH = {"La": "LA", "LAB": "RGB"}  # modes that Pillow converts to few other
 _KIND_OF_PAGE, _BITS, _SAMPLE_FORMAT = 254, 258, 339
 _TILE = 322, 323  # width and height, which may be larger than the picture
 _REDUCED, _SIGNED = 1, 2
+_WEBP_HEADER = 30  # bytes
 _ORIENTATION = 0x0112  # of EXIF: how the camera was held
 _TURNS = {
     2: "FLIP_LEFT_RIGHT",
@@ -76,11 +77,17 @@ class Pixels:
     def _opened(self, path: str) -> Iterator[Image.Image]:
         """A picture, not decoded yet; one whose pixels the file does not explain is refused."""
         # by a name, Pillow would map it, and mix the pixels of a TIFF that is turned
-        with files.reading(path) as file, library().open(file, formats=_FORMATS) as image:
-            channels = max(len(image.getbands()), CHANNELS[self.mode])
-            size = _decoded_pixels(image) * channels * _depth(image).itemsize
-            check_stored(size, os.fstat(file.fileno()).st_size, unchecked=UNCHECKED_BLOCK)
-            yield image
+        with files.reading(path) as file:
+            stored, channels = os.fstat(file.fileno()).st_size, CHANNELS[self.mode]
+            # Pillow takes the memory for a WebP's pixels when it opens the file
+            size = _pixels_of_webp(file.read(_WEBP_HEADER)) * channels
+            check_stored(size, stored, unchecked=UNCHECKED_BLOCK)
+            file.seek(0)
+            with library().open(file, formats=_FORMATS) as image:
+                channels = max(len(image.getbands()), channels)
+                size = _decoded_pixels(image) * channels * _depth(image).itemsize
+                check_stored(size, stored, unchecked=UNCHECKED_BLOCK)
+                yield image
 
     def _check(self, image: Image.Image) -> np.dtype:
         """The type of the values in the file, which is the wanted one."""
@@ -121,6 +128,26 @@ class Pixels:
             opaque = np.iinfo(depth).max if depth.kind in "iu" else 1
             channels.append(np.full_like(pixels, opaque))
         return np.stack(channels)
+
+
+def _pixels_of_webp(head: bytes) -> int:
+    """The pixels of a WebP by its header; 0 for any other file.
+
+    The three kinds of headers: RFC 9649, sections 2.5 to 2.7, 3.4; RFC 6386, section 9.1.
+    """
+    if head[:4] + head[8:12] != b"RIFFWEBP" or len(head) < _WEBP_HEADER:
+        return 0
+    match head[12:16]:
+        case b"VP8X":
+            width, height = (int.from_bytes(head[at : at + 3], "little") + 1 for at in (24, 27))
+        case b"VP8L":
+            sizes = int.from_bytes(head[21:25], "little")
+            width, height = (sizes & 0x3FFF) + 1, (sizes >> 14 & 0x3FFF) + 1
+        case b"VP8 ":
+            width, height = (int.from_bytes(head[a : a + 2], "little") & 0x3FFF for a in (26, 28))
+        case _:
+            return 0
+    return width * height
 
 
 def _decoded_pixels(image: Image.Image) -> int:

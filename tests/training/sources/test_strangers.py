@@ -21,6 +21,7 @@ from peak_memory import forget_peak, peak
 
 import synkhronos as synk
 from synkhronos.training import sources
+from synkhronos.training.sources._pixels import _pixels_of_webp
 
 
 class Bomb:
@@ -281,6 +282,19 @@ def test_pictures_that_their_files_do_not_explain(tmp_path: Path, kind: str) -> 
         with pytest.raises(synk.SourceError, match="says that it has 243,000,000 bytes of rows"):
             sources.images(tmp_path, resize=resize)[[0]]
     assert peak() - before < 32 << 20
+
+
+@pytest.mark.parametrize("how", [{"lossless": True}, {"quality": 50}])
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+@pytest.mark.parametrize("size", [(1, 1), (333, 640), (16383, 5)])
+def test_the_pixels_of_a_webp(size: tuple[int, int], mode: str, how: dict[str, object]) -> None:
+    """T6: by its header alone, since Pillow takes memory for them when it opens the file."""
+    image = pytest.importorskip("PIL.Image")
+    made = io.BytesIO()
+    image.new(mode, size).save(made, "WEBP", **how)
+    head = made.getvalue()[:30]
+    assert _pixels_of_webp(head) == size[0] * size[1]
+    assert _pixels_of_webp(head[:29]) == _pixels_of_webp(b"\x89PNG" + head[4:]) == 0
 
 
 def table_of(kind: str, place: Path) -> Path:
