@@ -327,6 +327,7 @@ def test_mode_jax(rule: rules.Rule) -> None:
         assert np.all((w.get_value() > 0.5) & (w.get_value() < 2.5))
 
 
+@pytest.mark.new_group  # its members have the turns
 @pytest.mark.parametrize("late", [True, False])
 def test_a_master_that_began_late_is_named(
     monkeypatch: pytest.MonkeyPatch,
