@@ -26,7 +26,7 @@ from common import answer_help, describe_machine, show
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
-from synkhronos._plan.reductions import Reduction
+from synkhronos._proofs.reductions import Reduction
 
 SIZES = {
     "8 B": 2,

@@ -1,4 +1,4 @@
-"""Makes the polynomials of synkhronos._backends.vectorised, and says the error that each reaches.
+"""Makes the polynomials of synkhronos._compiling.vectorised, and says the error that each reaches.
 
     scripts/bench coefficients            the table of errors
     scripts/bench coefficients --write    also writes the module with the coefficients
@@ -22,7 +22,7 @@ from typing import Any
 import mpmath as mp
 import numpy as np
 
-MODULE = Path(__file__).parent.parent / "synkhronos/_backends/vectorised/coefficients.py"
+MODULE = Path(__file__).parent.parent / "synkhronos/_compiling/vectorised/coefficients.py"
 HEAD = '''"""Coefficients of polynomials, by name and bits: `scripts/bench coefficients --write`."""
 
 TWO_OVER_PI_BITS = {bits}

@@ -27,7 +27,7 @@ import pytensor.tensor as pt
 from common import describe_machine, show
 from threadpoolctl import threadpool_limits
 
-from synkhronos._backends.lean.mode import lean
+from synkhronos._compiling.lean.mode import lean
 
 
 def cases() -> dict[str, tuple[list[Any], Any, list[np.ndarray]]]:
@@ -78,7 +78,7 @@ def leave_out(part: str) -> None:
     """Compile without a part of the package in this process."""
     from pytensor.link.numba.linker import NumbaLinker
 
-    from synkhronos._backends.lean import mode, rewrite
+    from synkhronos._compiling.lean import mode, rewrite
 
     if part == "linker":
         mode.LeanLinker = NumbaLinker
@@ -129,7 +129,7 @@ def first_fast(name: str, plain: bool) -> Callable[[], Any]:
 def child(case: str, left_out: list[str]) -> None:
     """Print processor seconds of the first call, and the kinds of lean operations in it."""
     import synkhronos as synk
-    from synkhronos._backends.lean import rewrite
+    from synkhronos._compiling.lean import rewrite
 
     plain = left_out == ["plain"]
     for part in [] if plain else left_out:

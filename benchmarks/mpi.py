@@ -27,7 +27,7 @@ from common import answer_help, describe_machine, microseconds, show
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import current
-from synkhronos._plan.reductions import Reduction
+from synkhronos._proofs.reductions import Reduction
 
 SIZES = {"1 KB": 256, "16 KB": 1 << 12, "256 KB": 1 << 16, "5.1 MB": 1276810, "64 MB": 1 << 24}
 ROUNDS = 3

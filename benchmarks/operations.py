@@ -38,7 +38,7 @@ from pytensor.tensor.special import LogSoftmax, Softmax
 from special import measured
 from threadpoolctl import threadpool_limits
 
-from synkhronos._backends.vectorised.table import TABLE
+from synkhronos._compiling.vectorised.table import TABLE
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "pymc"))
 

@@ -21,7 +21,7 @@ from common import answer_help, describe_machine, microseconds, show
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
-from synkhronos._plan.reductions import Reduction
+from synkhronos._proofs.reductions import Reduction
 
 MODES = {"numba": "NUMBA", "c": "CVM", "fast_compile": "FAST_COMPILE", "jax": "JAX"}
 SIZES = {"8 B": 1, "80 KB": 10_000}  # of float64

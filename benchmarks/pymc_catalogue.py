@@ -171,10 +171,12 @@ class Forms:
         self._likelihood: Any = None
 
     def __enter__(self) -> Forms:
-        from synkhronos.pymc import _fast, _likelihood, _parallel
+        from synkhronos.pymc._density import fast as _fast
+        from synkhronos.pymc._density import likelihood as _likelihood
+        from synkhronos.pymc._group import parallel
 
         self._places = [(_likelihood, "cheapest", self._cheapest(_likelihood.cheapest))]
-        self._places += [(m, "tell_forms", self._told) for m in (_fast, _parallel)]
+        self._places += [(m, "tell_forms", self._told) for m in (_fast, parallel)]
         self._own = [getattr(module, name) for module, name, _ in self._places]
         for module, name, ours in self._places:
             setattr(module, name, ours)
@@ -185,8 +187,8 @@ class Forms:
             setattr(module, name, own)
 
     def _cheapest(self, own: Callable[..., Any]) -> Callable[..., Any]:
-        from synkhronos.pymc._repeated._summed import SumsByGroup
-        from synkhronos.pymc._repeated._weighted import DistinctRows
+        from synkhronos.pymc._repeated.summed import SumsByGroup
+        from synkhronos.pymc._repeated.weighted import DistinctRows
 
         def counted(terms: Any, total: Any) -> Any:
             form = own(terms, total)
@@ -275,7 +277,7 @@ def child(
 ) -> dict[str, Any]:
     """Change a model and compare it: what the parent prints. Without members it is made faster."""
     import synkhronos as synk
-    from synkhronos._engine.python_mode import python_mode
+    from synkhronos._compiling.python_mode import python_mode
 
     kinds = {"default": None, "python": python_mode("canonicalize", "stabilize")}
     try:

@@ -32,7 +32,7 @@ import synkhronos as synk
 from synkhronos import rules
 from synkhronos.extensions import Batches, make_train_function, updates
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseUpdate
-from synkhronos.extensions._apart.free.participant import BLOCK
+from synkhronos.extensions._apart.free.free_member import BLOCK
 from synkhronos.rules import EASGD, GEM, Downpour
 from synkhronos.rules._base import Turn
 

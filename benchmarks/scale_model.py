@@ -40,7 +40,7 @@ from mpi import launchers
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import current
-from synkhronos._plan.reductions import Reduction
+from synkhronos._proofs.reductions import Reduction
 from synkhronos._transport.channels.leader_tree import ARITY
 
 RANKS = (2, 4, 8, 16)

@@ -24,8 +24,8 @@ from common import describe_machine, show
 from pymc.distributions.dist_math import i0e, i1e
 from threadpoolctl import threadpool_limits
 
-from synkhronos._backends.lean.mode import lean
-from synkhronos._backends.vectorised.rewrite import vectorising
+from synkhronos._compiling.lean.mode import lean
+from synkhronos._compiling.vectorised.rewrite import vectorising
 from synkhronos.pymc import parallel as parallel  # tells the code of PyMC's functions
 
 Array = np.ndarray

@@ -19,7 +19,7 @@ from gpu_commands import Exchange
 from selection import COLLECTED, Collected, mark_thorough
 
 import synkhronos as synk
-from synkhronos._engine import progress
+from synkhronos._compiling import progress
 from synkhronos._engine.group_options import GroupOptions
 from synkhronos.testing import nodes
 

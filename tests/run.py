@@ -32,7 +32,7 @@ DEAREST = 10  # files
 SELECTIONS = {"default": "not thorough", "quick": "not thorough and not slow", "all": ""}
 SELECTIONS["lowest"] = SELECTIONS["newest"] = SELECTIONS["quick"]
 SELECTIONS["companions"] = SELECTIONS["default"]
-ENGINE = ("plan", "host", "backends", "transport", "engine", "api")
+ENGINE = ("proofs", "compiling", "plan", "host", "backends", "transport", "engine", "api")
 ENGINE += ("test_architecture.py", "test_docstrings.py")
 EXTRAS = (  # what each optional library does for us
     *("extensions/test_checkpoints.py", "fuzz", "interop", "nn", "ops", "search", "sklearn", "zoo"),
@@ -42,7 +42,8 @@ EXTRAS = (  # what each optional library does for us
 )
 LARGE = (  # those that import PyMC or scikit-learn, and most of those that compile by numba
     *("tests/pymc", "tests/sklearn", "tests/training/test_metrics.py", "tests/nn", "tests/ops"),
-    *(f"tests/backends/test_{name}" for name in ("compile", "lean", "machine", "vectorised")),
+    *(f"tests/compiling/test_{name}" for name in ("compile", "lean", "vectorised")),
+    "tests/backends/test_machine_code",
 )
 PROMISES = "tests/test_promises.py"  # it looks at all tests
 NONE_WENT_WRONG = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)

@@ -49,23 +49,23 @@ LAYERS = (*rows_of(section("docs/architecture.rst", "Layers")), "__init__", "__m
 # Where libraries may be imported at all, and nowhere else.
 ONLY_IN = {
     "pytensor": (
-        *("_plan.inference", "_host.devices", "_host.environment", "_backends", "_engine", "_api"),
-        *("extensions", "training", "sklearn", "pymc", "nn", "zoo", "ops", "interop"),
+        *("_proofs", "_compiling", "_host.devices", "_host.environment", "_backends", "_engine"),
+        *("_api", "extensions", "training", "sklearn", "pymc", "nn", "zoo", "ops", "interop"),
         "cli._doctor.examination",
     ),
     "safetensors": ("extensions._saving.checkpoints",),
     "msgspec": ("training.config",),
     "pymc": ("pymc",),
-    "pytensor_ml": ("nn.layers", "training._configured.optimizer", "zoo"),
+    "pytensor_ml": ("nn.layers", "training._from_config.optimizer", "zoo"),
     "jax": (
-        *("_backends.jax", "pymc._jax", "nn._jax", "ops._jax"),
+        *("_backends.jax", "pymc._density.jax", "nn._jax", "ops._jax"),
         *("interop._jax", "interop._keras", "interop._onnx"),
     ),
     "numba": (
-        *("_backends.loops", "_backends.lean", "_backends.vectorised.code"),
-        *("pymc._numba", "nn._numba", "ops._numba"),
+        *("_compiling.loops", "_compiling.lean", "_compiling.vectorised.code"),
+        *("pymc._density.numba", "nn._numba", "ops._numba"),
     ),
-    "llvmlite": ("_backends.lean", "_backends.vectorised.real"),
+    "llvmlite": ("_compiling.lean", "_compiling.vectorised.real"),
     "cloudpickle": ("_transport.serialization",),
     "pickle": ("_transport.serialization",),
     "pytest": ("testing.plugin",),
@@ -197,7 +197,7 @@ def test_messages_that_contributors_look_up() -> None:
     entry = section("CONTRIBUTING.rst", "Additions: which files")
     entry = entry[entry.index("A PyMC model that is refused") :]
     quoted = re.findall(r"(?m)^    ``([^`]+)``  ", entry) + re.findall(r"as ``([^`]+)`` and", entry)
-    said = " ".join(p.read_text() for p in (PACKAGE / "pymc").glob("*.py"))
+    said = " ".join(p.read_text() for p in (PACKAGE / "pymc").rglob("*.py"))
     said = re.sub(r'"\s+f?"', "", said)
     assert len(quoted) > 7
     assert not [text for text in quoted if text not in said]
@@ -216,7 +216,7 @@ MEANINGS = {
     "rule": (*TRAINING, "nn._inference_rules"),
     "worker": ("_errors", "_transport", "_engine"),
     "exchange": ("_engine.graph_exchanges", *TRAINING),
-    "slice": ("_plan", "_engine", "_api", "pymc._likelihood"),
+    "slice": ("_plan", "_engine", "_api", "pymc._density.likelihood"),
     "command": ("_engine", "_transport", "extensions", "cli._command_line"),
     "channel": ("_transport.channels",),
     "communicator": ("_transport.communicators",),
@@ -301,6 +301,18 @@ def test_no_circles() -> None:
         visit(name, ())
 
 
+def test_two_towers_have_only_the_ground_in_common() -> None:
+    """The way from a model to its density imports nothing of the group."""
+    ground = LAYERS[: LAYERS.index("_plan")]
+    rooms = ("pymc._reading.", "pymc._repeated.", "pymc._density.")
+    density = [name for name in edges() if f"{name}.".startswith(rooms)]
+    assert len(density) > 30
+    for name in density:
+        for target in edges()[name]:
+            fits = target.split(".")[0] in ground or f"{target}.".startswith(rooms)
+            assert fits, f"{name} imports {target}"
+
+
 def test_no_protocol_hides_a_circle() -> None:
     """None has just one class that fits it, in a module that imports the Protocol's own."""
     known = modules()
@@ -349,7 +361,7 @@ def _members_of(node: ast.stmt) -> set[str]:
 NOT_FROM_ABOVE = {
     ("_backends.jax", "jax"): "the library",
     ("_backends.nccl", "self._stream"): "a stream of cuda.core",
-    ("_backends.vectorised.real", "model.builder"): "an IRBuilder of llvmlite",
+    ("_compiling.vectorised.real", "model.builder"): "an IRBuilder of llvmlite",
 }
 
 
@@ -611,7 +623,7 @@ OPEN_FILES = {
     "_transport.processes.guards": OF_THE_KERNEL,
     "_transport.processes.slot_process": CHECKED,
     "_transport.channels.stalls": OF_THE_KERNEL,
-    "_transport.words.waiting": OF_THE_KERNEL,
+    "_transport.shared_state.waiting": OF_THE_KERNEL,
     "cli._bench.bench_process": OF_THE_KERNEL,
     "cli._command_line": OF_THE_KERNEL,
     "cli._parser": OF_THE_PACKAGE,
@@ -619,7 +631,7 @@ OPEN_FILES = {
     "cli._top.watched_groups": OF_THE_KERNEL,
     "cli.new": OF_THE_PACKAGE,
     "extensions._saving.checkpoints": "a folder, for its lock",
-    "pymc._evaluator": OF_THE_KERNEL,
+    "pymc._group.evaluator": OF_THE_KERNEL,
     "search._ownership": OF_THE_KERNEL,
     "testing.killing": "folders that it makes",
     "testing.leaks": OF_THE_KERNEL,
@@ -655,7 +667,7 @@ RENAMING = {
     "cli.new": "a folder that the user names",
     "extensions._saving.checkpoints": NO_LINK,
     "pymc._after.store": NO_LINK,
-    "pymc._fleet.results": "a temporary folder of its own",
+    "pymc._map.results": "a temporary folder of its own",
     "testing.killing": "folders that it makes",
     "training._record.exporters.process": NO_LINK,
 }
@@ -721,7 +733,7 @@ def test_terminals_are_steered_in_one_module() -> None:
                 and id(node) not in texts
             ):
                 found.add(name)
-    assert found == {"_host.terminal"}
+    assert found == {"_compiling.terminal"}
 
 
 def test_sizes() -> None:
@@ -740,7 +752,7 @@ MOST_LINES, LONG = (
     {
         "_api.collectives": 800,  # twelve public functions, each with its documents
         "extensions._saving.checkpoints": 790,
-        "pymc._rows": 800,
+        "pymc._reading.rows": 800,
     },
 )
 MOST_ARGUMENTS, WIDE = (

@@ -8,7 +8,7 @@ from doc_examples import LARGE, check_examples, modules_of
 # they read configs, by msgspec
 CONFIGS = [f"synkhronos.training.{n}" for n in ("config", "configured")]
 CONFIGS += [
-    f"synkhronos.training._configured.{n}" for n in ("metrics", "optimizer", "rows", "rules")
+    f"synkhronos.training._from_config.{n}" for n in ("metrics", "optimizer", "rows", "rules")
 ]
 CONFIGS += ["synkhronos.search._configured"]
 

@@ -52,5 +52,5 @@ def test_folders_of_the_package_without_circles() -> None:
     house = House()
     assert len(house.trees) > 350
     assert not house.shape("extensions").circles
-    for folder in ("training._run", "training._record", "training._config"):
+    for folder in ("training._run", "training._record", "training._config_text"):
         assert not house.shape(folder).circles

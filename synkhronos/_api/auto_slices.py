@@ -13,7 +13,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.rewriting.shape import ShapeFeature
 
-from synkhronos._backends.graph_types import tensor_type
+from synkhronos._compiling.graph_types import tensor_type
 from synkhronos._engine.replicas import Recipe
 
 BUDGET_BYTES = 256 << 20

@@ -16,8 +16,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._api.data import Data, as_literal
 from synkhronos._api.unusable import aligned, why_unusable
-from synkhronos._backends.graph_types import tensor_type
 from synkhronos._checks import check_integer, is_integer, shown
+from synkhronos._compiling.graph_types import tensor_type
 from synkhronos._engine.commands import collectives as commands
 from synkhronos._engine.commands.base import CommandCache
 from synkhronos._engine.group import Group, current
@@ -25,8 +25,8 @@ from synkhronos._engine.runner import retried
 from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, NewValues, is_array, new_values
 from synkhronos._errors import DeprecatedWarning, InputError, InputTypeError
-from synkhronos._plan.reductions import NAMES, Reduction, check_adds, parse
 from synkhronos._plan.rows import Picks, Selection, edges, select
+from synkhronos._proofs.reductions import NAMES, Reduction, check_adds, parse
 from synkhronos._warnings import warn
 
 Variables = SharedVariable | str | Sequence[SharedVariable | str]

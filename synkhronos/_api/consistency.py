@@ -19,7 +19,7 @@ from synkhronos._api.collectives import (
     reserved,
     weights_by_name,
 )
-from synkhronos._backends.graph_types import tensor_type
+from synkhronos._compiling.graph_types import tensor_type
 from synkhronos._engine.commands.collectives import Collective, GetValue
 from synkhronos._engine.group import Group
 from synkhronos._engine.member import Member

@@ -27,7 +27,6 @@ from synkhronos._api.membership import current_group as current_group
 from synkhronos._api.membership import part_lengths as part_lengths
 from synkhronos._api.membership import rank as rank
 from synkhronos._api.membership import size as size
-from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos._api.report import Report as Report
 from synkhronos._engine.group import Group as Group
 from synkhronos._engine.group import close as close
@@ -59,5 +58,6 @@ from synkhronos._errors import UnusedWarning as UnusedWarning
 from synkhronos._errors import WorkerDied as WorkerDied
 from synkhronos._errors import WorkerError as WorkerError
 from synkhronos._host.devices import get_n_gpu as get_n_gpu
+from synkhronos._public import belong_to as _belong_to
 
 _belong_to("synkhronos", [value for name, value in globals().items() if name[0] != "_"])

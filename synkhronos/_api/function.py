@@ -20,10 +20,10 @@ from synkhronos._api.report import Measurements, Report
 from synkhronos._api.request import Request
 from synkhronos._api.serial import Serial
 from synkhronos._api.timed_parts import TimedParts
+from synkhronos._compiling.progress import telling
 from synkhronos._engine.function_plan import Plan, plan
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
-from synkhronos._engine.progress import telling
 from synkhronos._errors import WorkerDied
 from synkhronos._warnings import place_of_user
 

@@ -17,21 +17,21 @@ from synkhronos._api.make_data import data
 from synkhronos._api.outputs import Outputs
 from synkhronos._api.request import Request
 from synkhronos._api.staging import Staged, Staging
+from synkhronos._compiling.progress import telling
 from synkhronos._engine.commands.base import Command, CommandCache
 from synkhronos._engine.commands.call import Argument, Call
 from synkhronos._engine.commands.clocks import MakeClocks, MeasuredCall, Rehearsed
 from synkhronos._engine.compilations import Compilations
 from synkhronos._engine.function_plan import Plan
 from synkhronos._engine.group import Group
-from synkhronos._engine.progress import telling
 from synkhronos._engine.replicas import Replica
 from synkhronos._engine.shippable import Shippable
 from synkhronos._engine.shipping import distribute_in
 from synkhronos._engine.variables import Entry, new_values
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host.arena import ArrayRef
-from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.rows import Picks, Selection, Span
+from synkhronos._proofs.reductions import Reduction
 
 _Then = Callable[[list[object]], list[object]] | None
 

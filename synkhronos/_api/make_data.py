@@ -11,8 +11,8 @@ from pytensor.graph.basic import Variable
 from synkhronos._api.data import Data, as_literal
 from synkhronos._api.scattered_data import load_scattered
 from synkhronos._api.unusable import why_unusable
-from synkhronos._backends.graph_types import tensor_type
 from synkhronos._checks import check_integer, is_integer, shown
+from synkhronos._compiling.graph_types import tensor_type
 from synkhronos._engine.group import current
 from synkhronos._errors import InputError, InputTypeError
 

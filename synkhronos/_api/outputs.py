@@ -9,7 +9,7 @@ import numpy as np
 from synkhronos._checks import is_integer, shown
 from synkhronos._engine.function_plan import Plan
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos._plan.reductions import Reduction
+from synkhronos._proofs.reductions import Reduction
 
 
 class Outputs:

@@ -18,8 +18,8 @@ from synkhronos._engine.commands.call import BIG_BYTES
 from synkhronos._engine.replicas import Variant
 from synkhronos._errors import InputError
 from synkhronos._host.thread_pools import ThreadLimits
-from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.rows import Span
+from synkhronos._proofs.reductions import Reduction
 
 _LEAST_ROUND = 5e-6
 _COPIES = 3  # that a write, and a read from the cache of another core, take together

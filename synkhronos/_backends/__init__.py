@@ -1,1 +1,1 @@
-"""Users of JAX, MPI and NCCL, and of numba for compiled loops: one file for each."""
+"""The engine's use of JAX, MPI and NCCL, and loops and machine code that its arrays need."""

@@ -43,11 +43,12 @@ from pytensor.tensor.basic import Alloc, constant
 from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.random.type import RandomType
 
+from synkhronos._compiling.late_imports import imported_jax
 from synkhronos._errors import GroupError, InputTypeError
 from synkhronos._host.aligned import BORDER, aligned_empty
 from synkhronos._host.devices import Device
-from synkhronos._plan import reductions
-from synkhronos._plan.reductions import Reduction, accumulator, check_alike, result_dtype
+from synkhronos._proofs import reductions
+from synkhronos._proofs.reductions import Reduction, accumulator, check_alike, result_dtype
 
 if TYPE_CHECKING:
     import jax
@@ -286,7 +287,7 @@ def brought(value: np.ndarray) -> np.ndarray | jax.Array:
 
 def is_held(value: object) -> bool:
     """Whether a value is an array of JAX, entirely on the device that JAX computes on."""
-    jax = imported()
+    jax = imported_jax()
     if jax is None or not isinstance(value, jax.Array):
         return False
     return bool(value.devices() == {jax.devices()[0]})
@@ -464,15 +465,6 @@ class _Setting:
 _settings: dict[str, _Setting] = {}
 
 
-def imported() -> Any:
-    """JAX if this process has imported it, else None.
-
-    ArviZ puts a module of the name into ``sys.modules`` that imports JAX, for some seconds, once an
-    attribute of it is read. Such a module counts as not imported.
-    """
-    return sys.modules.get("jax") if "jax._src" in sys.modules else None
-
-
 def has_run() -> bool:
     """Whether JAX has started a backend in this process."""
     bridge = sys.modules.get("jax._src.xla_bridge")
@@ -570,7 +562,7 @@ def _hold(settings: Mapping[str, str]) -> None:
 
 def _option(name: str) -> Any:
     """JAX's option of the name of an environment variable, or the variable if there is none."""
-    jax = imported()
+    jax = imported_jax()
     if jax is None or name not in _OPTIONS:
         return os.environ.get(name, _OPTIONS.get(name))
     return jax.config._read(name.lower())  # some options are not attributes
@@ -582,17 +574,20 @@ def _set(name: str, value: str | None, option: object) -> None:
         os.environ.pop(name, None)
     else:
         os.environ[name] = value
-    jax = imported()
+    jax = imported_jax()
     if jax is not None and name in _OPTIONS and not has_run():
         jax.config.update(name.lower(), option)
 
 
 @contextlib.contextmanager
-def shared_cache() -> Iterator[None]:
-    """Let JAX write compiled functions to disk, for other members to load.
+def shared_cache(used: bool = True) -> Iterator[None]:
+    """Let JAX write compiled functions to disk, for other members to load, if `used`.
 
     A cache that the user has configured stays as it is.
     """
+    if not used:
+        yield
+        return
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 

@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from synkhronos._errors import BackendMissing, GroupClosed
-from synkhronos._plan.reductions import Reduction
+from synkhronos._proofs.reductions import Reduction
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -13,8 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._backends.loops import njit
-from synkhronos._plan.reductions import COMBINE, Reduction, accumulator, normalized, rounded, scales
+from synkhronos._compiling.loops import njit
+from synkhronos._proofs.reductions import (
+    COMBINE,
+    Reduction,
+    accumulator,
+    normalized,
+    rounded,
+    scales,
+)
 
 # elements; 256 KB of float32 stay in the cache of a core, and smaller blocks cost more calls
 BLOCK = 1 << 16

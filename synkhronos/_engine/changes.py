@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from synkhronos._engine.held import Held
+from synkhronos._engine.held_arrays import HeldArrays
 from synkhronos._engine.variables import Entry, Registry, mark_torn
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.processes.interrupts import Interrupts
@@ -47,7 +47,7 @@ class Changes:
     """
 
     def __init__(
-        self, variables: Registry, held: Held, interrupts: Interrupts, master: int
+        self, variables: Registry, held: HeldArrays, interrupts: Interrupts, master: int
     ) -> None:
         self.edition = 0
         self.interrupts = interrupts

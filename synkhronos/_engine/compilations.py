@@ -12,10 +12,10 @@ from pytensor.graph.basic import Variable
 
 from synkhronos._engine.commands.call import Call
 from synkhronos._engine.replicas import Recipe, Slicing
-from synkhronos._plan.inference import Proof, depends_on, prove
 from synkhronos._plan.lengths import Lengths
-from synkhronos._plan.reductions import Reduction, parse
 from synkhronos._plan.rows import slices
+from synkhronos._proofs import Proof, depends_on, prove
+from synkhronos._proofs.reductions import Reduction, parse
 
 SliceLengths = tuple[tuple[int, ...], ...]  # for each member, the lengths that its part is cut into
 Outputs = tuple[int, ...]

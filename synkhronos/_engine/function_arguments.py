@@ -28,10 +28,10 @@ from pytensor.graph.null_type import NullType
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
-from synkhronos._backends.graph_types import tensor_type
 from synkhronos._checks import shown
+from synkhronos._compiling.graph_types import tensor_type
 from synkhronos._errors import InputError, InputTypeError, UnusedWarning
-from synkhronos._plan.reductions import Reduction, parse
+from synkhronos._proofs.reductions import Reduction, parse
 from synkhronos._warnings import warn
 
 Structure = Literal["single", "list", "dict"]
@@ -313,7 +313,7 @@ class Substitution:
         self.pairs += givens if new is None else zip([old for old, _ in givens], new, strict=True)
 
     def __call__(self, variables: list[Variable]) -> list[Variable]:
-        """The same graphs with all replaced."""
+        """Copies of these graphs in which all pairs are replaced."""
         try:
             found: list[Variable] = clone_replace(
                 variables, replace=self.pairs, rebuild_strict=self.strict

@@ -5,7 +5,7 @@ These rules hold:
 * The plan is made in the master alone, before anything is shipped. All that can be refused is
   refused here, so a bad function never reaches a member.
 * A plan is a value, and follows from the arguments only: no later call changes it.
-* A reduction is inferred where it is proved (`_plan.inference`), and nowhere else. An unproved
+* A reduction is inferred where it is proved (`_proofs`), and nowhere else. An unproved
   output is averaged, with a warning that says why. A named reduction wins.
 * The graph of a part does not depend on the number of members or slices. Lengths in types are
   therefore removed first: PyTensor would compile the length of all rows into a part.
@@ -29,8 +29,8 @@ from pytensor.scalar.basic import ScalarType
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
-from synkhronos._backends.graph_types import tensor_type
 from synkhronos._backends.jax import runs_jax
+from synkhronos._compiling.graph_types import tensor_type
 from synkhronos._engine.function_arguments import (
     Change,
     Structure,
@@ -59,8 +59,8 @@ from synkhronos._errors import (
     LocalUpdateWarning,
     ReductionWarning,
 )
-from synkhronos._plan.inference import Proof, Unproved, depends_on, prove, row_draws
-from synkhronos._plan.reductions import Reduction, check_adds, parse
+from synkhronos._proofs import Proof, Unproved, depends_on, prove, row_draws
+from synkhronos._proofs.reductions import Reduction, check_adds, parse
 from synkhronos._warnings import place_of_user, warn
 
 log = logging.getLogger("synkhronos")

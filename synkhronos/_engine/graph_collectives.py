@@ -31,8 +31,8 @@ from pytensor.scan.utils import ScanArgs, expand_empty
 
 from synkhronos._engine.graph_exchanges import all_reduced
 from synkhronos._errors import InputError
-from synkhronos._plan.inference.walk import over_members
-from synkhronos._plan.reductions import Reduction
+from synkhronos._proofs.reductions import Reduction
+from synkhronos._proofs.walk import over_members
 
 FIRST_TOKEN = ScalarConstant(token_type, np.int64(0))
 

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from synkhronos._errors import InputError
-from synkhronos._plan.reductions import Reduction, normalized, result_dtype
 from synkhronos._plan.rows import edges as split
+from synkhronos._proofs.reductions import Reduction, normalized, result_dtype
 from synkhronos._transport.communicators.communicator import Communicator
 
 _SMALL_BYTES = 2048  # communicators are fast with small arrays that they know

@@ -50,8 +50,8 @@ from synkhronos._host.arena import Arena
 from synkhronos._host.launch_settings import LaunchSettings, launch_settings
 from synkhronos._host.system import trouble
 from synkhronos._transport.channels.channel import Channel
-from synkhronos._transport.words.status import Status
-from synkhronos._transport.words.worker_output import write_by_the_line
+from synkhronos._transport.shared_state.status import Status
+from synkhronos._transport.shared_state.worker_output import write_by_the_line
 
 log = logging.getLogger("synkhronos")
 

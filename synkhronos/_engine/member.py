@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from synkhronos._engine.changes import Changes
-from synkhronos._engine.held import Held
+from synkhronos._engine.held_arrays import HeldArrays
 from synkhronos._engine.replicas import Replica
 from synkhronos._engine.spans import COMPILE, Spans
 from synkhronos._engine.variables import Entry, NewValues, Registry, is_torn, mark_torn, stream
@@ -34,10 +34,10 @@ from synkhronos._host.arena import ArrayRef, FileRef, Views
 from synkhronos._host.cores import MasterCores
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.processes.interrupts import Interrupts
-from synkhronos._transport.words.control_words import COMPILING, PROGRESS, progress_word
-from synkhronos._transport.words.node import Node
-from synkhronos._transport.words.peers import Peers
-from synkhronos._transport.words.status import Status
+from synkhronos._transport.shared_state.control_words import COMPILING, PROGRESS, progress_word
+from synkhronos._transport.shared_state.node import Node
+from synkhronos._transport.shared_state.peers import Peers
+from synkhronos._transport.shared_state.status import Status
 
 _NO_LIMIT = nullcontext()
 
@@ -196,7 +196,7 @@ class Member:
         self.master = master
         self.resident = resident
         self.variables = Registry(watched=rank == master and size > 1)
-        self.held = Held()
+        self.held = HeldArrays()
         self.changes = Changes(self.variables, self.held, interrupts, master)
         self._use(communicator)
         self.replicas: dict[int, Replica] = {}

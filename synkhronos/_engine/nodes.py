@@ -52,8 +52,8 @@ from synkhronos._transport.communicators.hierarchy import Hierarchy
 from synkhronos._transport.communicators.shared_memory import SharedMemory
 from synkhronos._transport.processes.guards import end_with_parent
 from synkhronos._transport.processes.worker import started_by_main_thread
-from synkhronos._transport.words.waiting import GroupEnded, PeerDied, PeerFailed
-from synkhronos._transport.words.worker_output import labelled, logged
+from synkhronos._transport.shared_state.waiting import GroupEnded, PeerDied, PeerFailed
+from synkhronos._transport.shared_state.worker_output import labelled, logged
 
 _SPIN_SECONDS = 0.001
 _NAPS_MS = (0.05, 10)  # of leaders, first and longest: MPI has no descriptor to sleep on

@@ -43,17 +43,17 @@ from pytensor.tensor.subtensor import (
 from pytensor.tensor.type import TensorType
 
 from synkhronos._backends import jax as jax_backend
-from synkhronos._backends.lean.mode import lean, without_c
 from synkhronos._backends.machine_code import repeated
-from synkhronos._backends.vectorised.rewrite import vectorising
+from synkhronos._compiling.lean.mode import lean, without_c
+from synkhronos._compiling.progress import watch
+from synkhronos._compiling.python_mode import python_mode
+from synkhronos._compiling.vectorised.rewrite import vectorising
 from synkhronos._engine.fork_safe_lock import ForkSafeLock
 from synkhronos._engine.graph_collectives import ordered
 from synkhronos._engine.graph_types import ModeLike
-from synkhronos._engine.progress import watch
-from synkhronos._engine.python_mode import python_mode
 from synkhronos._engine.ready_values import Listener, listener, listening, told_among
 from synkhronos._host.aligned import aligned_empty
-from synkhronos._plan.reductions import Accumulator, Reduction
+from synkhronos._proofs.reductions import Accumulator, Reduction
 
 
 def is_dense(kind: object) -> bool:

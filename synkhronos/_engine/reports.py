@@ -11,7 +11,7 @@ from synkhronos._errors import GroupError, InputError, SynkhronosError, WorkerDi
 from synkhronos._host.devices import Device
 from synkhronos._transport.channels.channel import Channel, Failure, Left
 from synkhronos._transport.processes.folded_stacks import folded, place_of
-from synkhronos._transport.words.waiting import GroupEnded, PeerDied, PeerFailed
+from synkhronos._transport.shared_state.waiting import GroupEnded, PeerDied, PeerFailed
 
 _TEXT_LIMIT = 1 << 15  # characters of a message or traceback that travel
 

@@ -36,13 +36,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from synkhronos._backends.compile_cache import import_numba
 from synkhronos._checks import check_seconds
+from synkhronos._compiling.compile_cache import import_numba
+from synkhronos._compiling.progress import stop_telling
 from synkhronos._engine.commands.base import Command, WithoutMaster, clock
 from synkhronos._engine.group_options import GroupOptions
 from synkhronos._engine.inventory import Inventory
 from synkhronos._engine.member import Member
-from synkhronos._engine.progress import stop_telling
 from synkhronos._engine.reports import check_reports, note_master
 from synkhronos._engine.startup import cancelling, start_members
 from synkhronos._engine.trace import Trace
@@ -54,8 +54,8 @@ from synkhronos._host.first_process import end_by_signals
 from synkhronos._transport.channels.channel import Failure, Left
 from synkhronos._transport.channels.one_node import await_killed
 from synkhronos._transport.processes.child_process import END_SECONDS
-from synkhronos._transport.words.waiting import GroupEnded, PeerDied, PeerFailed
-from synkhronos._transport.words.worker_output import logged
+from synkhronos._transport.shared_state.waiting import GroupEnded, PeerDied, PeerFailed
+from synkhronos._transport.shared_state.worker_output import logged
 
 log = logging.getLogger("synkhronos")
 

@@ -20,7 +20,7 @@ from synkhronos._transport.channels.inline import InlineChannel
 from synkhronos._transport.communicators.gpus import with_gpus
 from synkhronos._transport.communicators.shared_memory import SharedMemory
 from synkhronos._transport.communicators.solo import Solo
-from synkhronos._transport.words.status import Status
+from synkhronos._transport.shared_state.status import Status
 
 
 def start_members(

@@ -22,7 +22,7 @@ from synkhronos._engine.spans import COLLECT, RUN, Spans
 from synkhronos._engine.variables import Entry
 from synkhronos._errors import WorkerDied
 from synkhronos._transport.channels.channel import Channel, Gone, ReceivingEnd
-from synkhronos._transport.words.waiting import GroupEnded
+from synkhronos._transport.shared_state.waiting import GroupEnded
 
 
 class Transactions:

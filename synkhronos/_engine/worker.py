@@ -18,11 +18,11 @@ from synkhronos._transport.channels.one_node import OneNodeEnd
 from synkhronos._transport.communicators.gpus import with_gpus
 from synkhronos._transport.communicators.shared_memory import SharedMemory
 from synkhronos._transport.processes.worker import Wiring
-from synkhronos._transport.words.control_words import ControlWords
-from synkhronos._transport.words.node import Node
-from synkhronos._transport.words.status import Status
-from synkhronos._transport.words.waiting import Waiter
-from synkhronos._transport.words.worker_output import redirect
+from synkhronos._transport.shared_state.control_words import ControlWords
+from synkhronos._transport.shared_state.node import Node
+from synkhronos._transport.shared_state.status import Status
+from synkhronos._transport.shared_state.waiting import Waiter
+from synkhronos._transport.shared_state.worker_output import redirect
 
 
 def main(wiring_fields: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ from synkhronos._host.memory_limits import available
 from synkhronos._host.ranges import DirtyRanges, Ranges
 
 PAGE = mmap.PAGESIZE
-HEAD_BYTES = 1 << 20  # of each region; _transport/words/control_words.py says what is in it
+HEAD_BYTES = 1 << 20  # of each region; _transport/shared_state/control_words.py says what is in it
 _TAKING = HEAD_BYTES - 8  # offset of a word in the head: the bytes that the owner is about to take
 _MIN_REGION = 1 << 36
 _MAX_ARENA = 1 << 45  # a quarter of what 47 address bits allow

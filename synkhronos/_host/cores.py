@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from synkhronos._checks import shown
+from synkhronos._compiling.memory import trim
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import cgroups
 from synkhronos._host.thread_pools import ThreadLimits, thread_pools
@@ -274,13 +275,6 @@ def give_freed_memory_back() -> None:
     _mallopt(_M_MMAP_THRESHOLD, 32 << 20)
     _mallopt(_M_TRIM_THRESHOLD, 64 << 20)
     trim()
-
-
-def trim() -> None:
-    """Return free memory to the kernel; it costs page faults if it is needed again."""
-    trim = getattr(_libc, "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _mallopt(option: int, value: int) -> None:

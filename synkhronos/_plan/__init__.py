@@ -1,4 +1,4 @@
-"""Plans: which rows each member gets, and how partial results combine.
+"""Plans: which rows each member gets, and how these travel.
 
 All of it are pure functions of their arguments. They know no process, group or shared memory.
 """

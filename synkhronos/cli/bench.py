@@ -1,11 +1,11 @@
 """Measure how a function scales: rows per second with 1, 2, 4, ... members.
 
-MODULE:FUNCTION is called once in a fresh group for each number of members. It returns a function of
-the group and its data, as in `return train, x, y`: then a step takes rows at random. Or it returns
-a function of the number of rows, which makes one step.
+MODULE:FUNCTION is called once for each number of members, in a fresh group. It returns a function
+of the group and its data, as in `return train, x, y`: each step then takes rows at random. It may
+also return a function of the number of rows, which makes one step.
 
-The batch is the same for any number of members (strong scaling). With `--weak` each member has so
-many rows (weak scaling). Each number of members has a process of its own, and they take turns. On
+The batch is the same for any number of members (strong scaling). With `--weak` it is the batch of
+each member (weak scaling). Each number of members has a process of its own, and they take turns. On
 GPUs one follows the other.
 
 Exit codes:

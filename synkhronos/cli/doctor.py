@@ -27,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the report; return 0 if a group can be started, else 1."""
-    from synkhronos._engine.progress import in_a_table
+    from synkhronos._compiling.progress import in_a_table
     from synkhronos.cli._doctor.examination import BAD, examine, next_steps
 
     findings = []

@@ -11,18 +11,18 @@
 """
 
 import synkhronos.extensions.updates as updates
-from synkhronos._api.public_names import belong_to as _belong_to
+from synkhronos._public import belong_to as _belong_to
 from synkhronos.extensions._apart.free.function import FreeFunction as FreeFunction
 from synkhronos.extensions._apart.free.run import Death as Death
 from synkhronos.extensions._apart.free.run import Run as Run
-from synkhronos.extensions._apart.never import LocalFunction as LocalFunction
-from synkhronos.extensions._apart.never import (
-    make_local_train_function as make_local_train_function,
-)
 from synkhronos.extensions._apart.nodes.function import NodesFunction as NodesFunction
 from synkhronos.extensions._apart.nodes.run import NodesRun as NodesRun
 from synkhronos.extensions._apart.points import Point as Point
 from synkhronos.extensions._apart.rounds.function import RoundFunction as RoundFunction
+from synkhronos.extensions._apart.separate import LocalFunction as LocalFunction
+from synkhronos.extensions._apart.separate import (
+    make_local_train_function as make_local_train_function,
+)
 from synkhronos.extensions._rows.batches import Batches as Batches
 from synkhronos.extensions._rows.loader import Loader as Loader
 from synkhronos.extensions._saving.checkpoints import Checkpoints as Checkpoints

@@ -23,26 +23,26 @@ from pytensor.tensor.random.type import RandomType
 from synkhronos._api.data import Data
 from synkhronos._backends.jax import runs_jax
 from synkhronos._checks import check_flag, shown
+from synkhronos._compiling.progress import telling
 from synkhronos._engine.function_arguments import Change, roots, substituted
 from synkhronos._engine.function_plan import plan
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._engine.graph_types import ModeLike, Output, Variables
 from synkhronos._engine.group import Group, current
-from synkhronos._engine.progress import telling
 from synkhronos._errors import InputError, InputTypeError, UnusedWarning
-from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.rows import Picks, select
+from synkhronos._proofs.reductions import Reduction
 from synkhronos._warnings import place_of_user, warn
 from synkhronos.extensions._apart.free.function import FreeFunction
 from synkhronos.extensions._apart.nodes.function import NodesFunction
 from synkhronos.extensions._apart.rounds.function import RoundFunction
 from synkhronos.extensions._step.exchanges import Exchange, TopK, exchange_of
 from synkhronos.extensions._step.function import TrainFunction
+from synkhronos.extensions._step.installed_step import TrainPlan, arranged
 from synkhronos.extensions._step.listed_inputs import listed_inputs
 from synkhronos.extensions._step.objective import Objective, objective
 from synkhronos.extensions._step.overlap import check_overlap, telling_plan
 from synkhronos.extensions._step.partition import Partition, partition_rule
-from synkhronos.extensions._step.planned import TrainPlan, arranged
 from synkhronos.extensions._step.resident_recipe import UpdateRule
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.extensions.updates import apply_rule

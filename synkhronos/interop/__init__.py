@@ -6,13 +6,13 @@
 ``_keras``        the model's text, and what it computes as functions of JAX
 ``_keras_json``   models from the JSON of Keras 1, 2 and 3
 ``_operations``   operations that call such a function, with their gradient
-``_jax``          the operations in JAX programs, see ``_backends.late_imports``
+``_jax``          the operations in JAX programs, see ``_compiling.late_imports``
 ================  ================================================================================
 
 The weights of other frameworks' files need no module: see the how-to "Use other frameworks".
 """
 
-from synkhronos._api.public_names import belong_to as _belong_to
+from synkhronos._public import belong_to as _belong_to
 from synkhronos.interop._keras import KerasNet, from_keras
 from synkhronos.interop._onnx import to_onnx
 

@@ -15,10 +15,10 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.tensor.exceptions import ShapeError
 
-from synkhronos._backends.late_imports import import_late
+from synkhronos._compiling.late_imports import import_late
 from synkhronos._errors import InputError
-from synkhronos._plan.inference.values import Rows, Value, summed
-from synkhronos._plan.inference.walk import Transferred, Walk, transfer
+from synkhronos._proofs.values import Rows, Value, summed
+from synkhronos._proofs.walk import Transferred, Walk, transfer
 
 import_late("interop", "jax")
 

@@ -7,7 +7,7 @@
 `noise`                random numbers that follow from a word for each row
 `layers`               pytensor-ml's layers on these operations (extra ``synkhronos[nn]``)
 ``_windows``           the positions of windows in an image
-``_numba``, ``_jax``   the implementations by mode, see ``_backends.late_imports``
+``_numba``, ``_jax``   the implementations by mode, see ``_compiling.late_imports``
 ``_moments``           mean and variance over the rows of all members, for `BatchNorm`
 ``_inference_rules``   which operations keep rows apart, for reductions that `function` infers
 =====================  ==========================================================================
@@ -16,9 +16,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from synkhronos._api.public_names import belong_to as _belong_to
-from synkhronos._backends.late_imports import import_late
+from synkhronos._compiling.late_imports import import_late
 from synkhronos._errors import BackendMissing
+from synkhronos._public import belong_to as _belong_to
 from synkhronos.nn import _inference_rules as _inference_rules
 from synkhronos.nn._augmentation import augment, without_augmentation
 from synkhronos.nn._convolution import conv2d, conv_transpose2d

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
-from synkhronos._plan.inference.values import Factors, Rows, Same, Stuck, Value, summed
-from synkhronos._plan.inference.walk import Transferred, Walk, transfer
+from synkhronos._proofs.values import Factors, Rows, Same, Stuck, Value, summed
+from synkhronos._proofs.walk import Transferred, Walk, transfer
 from synkhronos.nn._augmentation import Augmentation
 from synkhronos.nn._convolution import (
     Convolution,

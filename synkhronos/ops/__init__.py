@@ -44,12 +44,12 @@ from pytensor.graph.op import Op
 from pytensor.tensor import TensorLike
 from pytensor.tensor.variable import TensorVariable
 
-from synkhronos._api.public_names import belong_to as _belong_to
-from synkhronos._backends.late_imports import import_late
 from synkhronos._checks import check_integer, shown
+from synkhronos._compiling.late_imports import import_late
 from synkhronos._engine.graph_exchanges import PLAIN, Weighing
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos._plan.reductions import COMBINE, Reduction, check_adds, parse
+from synkhronos._proofs.reductions import COMBINE, Reduction, check_adds, parse
+from synkhronos._public import belong_to as _belong_to
 from synkhronos.ops import _collectives as _ops
 
 __all__ = ["all_gather", "all_reduce", "broadcast", "rank", "reduce_scatter"]

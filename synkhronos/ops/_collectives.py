@@ -25,7 +25,7 @@ from pytensor.tensor.variable import TensorVariable
 from synkhronos._engine import graph_exchanges
 from synkhronos._engine.graph_collectives import FIRST_TOKEN, CollectiveOp
 from synkhronos._engine.graph_exchanges import PLAIN, Weighing
-from synkhronos._plan.reductions import Reduction, result_dtype
+from synkhronos._proofs.reductions import Reduction, result_dtype
 
 SUM, PROD = Reduction.SUM, Reduction.PROD
 

@@ -19,8 +19,8 @@ from pytensor.link.jax.dispatch import jax_funcify
 
 from synkhronos._engine import graph_exchanges
 from synkhronos._engine.graph_collectives import SameSteps, same_steps
-from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.rows import edges
+from synkhronos._proofs.reductions import Reduction
 from synkhronos.ops._collectives import (
     AllGather,
     AllReduce,

@@ -29,7 +29,7 @@ from synkhronos._engine.graph_exchanges import (
     scattered,
 )
 from synkhronos._engine.ready_values import tell
-from synkhronos._plan.reductions import Reduction
+from synkhronos._proofs.reductions import Reduction
 from synkhronos.ops._collectives import (
     AllGather,
     AllReduce,

@@ -19,7 +19,7 @@ from pytensor.graph.op import OutputStorageType
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import int64 as token_type
 
-from synkhronos._backends.where import Where
+from synkhronos._compiling.where import Where
 from synkhronos._engine.graph_collectives import FIRST_TOKEN
 from synkhronos._engine.ready_values import TellingOp, tell
 

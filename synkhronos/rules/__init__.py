@@ -4,7 +4,7 @@ Pass one to `synkhronos.extensions.make_train_function` as ``rule=``. Between me
 trains on values of its own.
 """
 
-from synkhronos._api.public_names import belong_to as _belong_to
+from synkhronos._public import belong_to as _belong_to
 from synkhronos.rules._base import FreeRule as FreeRule
 from synkhronos.rules._base import RoundRule as RoundRule
 from synkhronos.rules._base import Rule as Rule

@@ -8,8 +8,8 @@ from typing import ClassVar, override
 
 import numpy as np
 
-from synkhronos._backends.loops import elementwise
 from synkhronos._checks import check_integer, check_word, or_none, shown
+from synkhronos._compiling.loops import elementwise
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.rules._base import Turn, TurnRule, Vector
 

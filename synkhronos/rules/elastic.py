@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self, override
 
-from synkhronos._backends.loops import elementwise
 from synkhronos._checks import check_flag, check_integer, check_number, or_none
+from synkhronos._compiling.loops import elementwise
 from synkhronos._errors import InputError
 from synkhronos.rules._base import RoundRule, Turn, TurnRule, Vector, Way
 

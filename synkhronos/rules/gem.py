@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, override
 
-from synkhronos._backends.loops import elementwise
 from synkhronos._checks import check_integer, check_number
+from synkhronos._compiling.loops import elementwise
 from synkhronos.rules._base import Turn, TurnRule, Vector
 
 _TINY = 1e-12

@@ -8,8 +8,8 @@ from typing import ClassVar, override
 
 import numpy as np
 
-from synkhronos._backends.loops import elementwise
 from synkhronos._checks import check_integer, check_number
+from synkhronos._compiling.loops import elementwise
 from synkhronos.rules._base import FreeRule, Vector, Way
 
 

@@ -11,7 +11,7 @@
 It needs the extra: ``pip install "synkhronos[search]"``. A trial's process imports no Optuna.
 """
 
-from synkhronos._api.public_names import belong_to as _belong_to
+from synkhronos._public import belong_to as _belong_to
 from synkhronos.search._search import search as search
 from synkhronos.search._studies import open_study as open_study
 from synkhronos.search._trial import Trial as Trial

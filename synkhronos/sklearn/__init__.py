@@ -11,8 +11,8 @@ them is first used. Workers do not import it.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos._errors import BackendMissing
+from synkhronos._public import belong_to as _belong_to
 
 if TYPE_CHECKING:
     from synkhronos.sklearn._estimators import SynkClassifier as SynkClassifier

@@ -18,8 +18,8 @@ from synkhronos._backends.jax import held
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import Group
 from synkhronos._engine.member import Member
-from synkhronos._plan.reductions import Reduction, combine
 from synkhronos._plan.rows import edges
+from synkhronos._proofs.reductions import Reduction, combine
 from synkhronos._transport.communicators.communicator import Communicator
 
 Shape = tuple[int, ...]

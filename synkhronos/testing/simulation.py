@@ -15,7 +15,7 @@ import numpy as np
 
 from synkhronos._checks import is_integer
 from synkhronos._errors import InputError
-from synkhronos._plan.reductions import normalized
+from synkhronos._proofs.reductions import normalized
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseUpdate
 from synkhronos.rules import FreeRule, GoSGD, RoundRule, Rule
 from synkhronos.rules._base import STARTS_AS_CENTRE, Turn, TurnRule, Vector
@@ -351,7 +351,7 @@ class _World:
                 go_on(rank, at)
 
         def settle(at: float) -> None:
-            """Let go on who has waited for what has happened; it may be what others wait for."""
+            """Let processes go on whose wait is over; this may end the wait of others."""
             while True:
                 if woken := [r for r in sorted(waiting) if self.ready(r)]:
                     turn(woken[0], at)

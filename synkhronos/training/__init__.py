@@ -10,7 +10,7 @@
 `history`       what a run gives back; `recorder`: what it leaves in its folder
 """
 
-from synkhronos._api.public_names import belong_to as _belong_to
+from synkhronos._public import belong_to as _belong_to
 from synkhronos.training import metrics as metrics
 from synkhronos.training import sources as sources
 from synkhronos.training._pairs.alternate import Alternate as Alternate

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 from synkhronos._checks import closest, options_checked, shown
 from synkhronos._errors import BackendMissing, InputError
 from synkhronos._host import files
-from synkhronos.training._config.give import words_of_keys
-from synkhronos.training._config.toml import toml_of
+from synkhronos.training._config_text.key_descriptions import words_of_keys
+from synkhronos.training._config_text.toml import toml_of
 
 try:
     import msgspec

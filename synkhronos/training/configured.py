@@ -35,11 +35,11 @@ from synkhronos._warnings import warn
 from synkhronos.extensions._step.exchanges import Exchange, HalfPrecision
 from synkhronos.extensions.updates import total_norm_constraint
 from synkhronos.rules import Rule
-from synkhronos.training._configured.functions import called, function_of, look_in
-from synkhronos.training._configured.metrics import metrics_of
-from synkhronos.training._configured.optimizer import ConfiguredOptimizer, shared_rate
-from synkhronos.training._configured.rows import first, rows_of, split
-from synkhronos.training._configured.rules import exchange_of, training_rule_of
+from synkhronos.training._from_config.functions import called, function_of, look_in
+from synkhronos.training._from_config.metrics import metrics_of
+from synkhronos.training._from_config.optimizer import ConfiguredOptimizer, shared_rate
+from synkhronos.training._from_config.rows import first, rows_of, split
+from synkhronos.training._from_config.rules import exchange_of, training_rule_of
 from synkhronos.training._run.shapes import check_network, check_rows, shapes_of
 from synkhronos.training._step_rows import step_rows
 from synkhronos.training._stops import stops_of

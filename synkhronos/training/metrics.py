@@ -17,9 +17,9 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
-from synkhronos._api.public_names import belong_to
 from synkhronos._checks import check_integer, check_word, shown
 from synkhronos._errors import InputTypeError
+from synkhronos._public import belong_to
 from synkhronos.training._directions import Mode
 
 

@@ -24,8 +24,8 @@ the steps of one process. Only dropout's random numbers differ by member.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from synkhronos._api.public_names import belong_to as _belong_to
 from synkhronos._errors import BackendMissing
+from synkhronos._public import belong_to as _belong_to
 
 if TYPE_CHECKING:
     from synkhronos.zoo._alexnet import alexnet as alexnet

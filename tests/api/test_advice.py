@@ -13,7 +13,7 @@ from modes import FAST
 
 import synkhronos as synk
 from synkhronos._api.advice import Advice, Timing
-from synkhronos._engine import progress
+from synkhronos._compiling import progress
 from synkhronos.extensions import make_train_function, updates
 
 PARTS = {1: 1.0, 2: 0.5, 4: 0.25, 8: 0.125}

@@ -15,7 +15,7 @@ import pytensor.tensor as pt
 import pytest
 
 import synkhronos as synk
-from synkhronos._transport.words import waiting
+from synkhronos._transport.shared_state import waiting
 from synkhronos.extensions import make_train_function, updates
 
 PACKAGE = Path(synk.__file__).parent

@@ -19,8 +19,8 @@ import pytest
 from selection import thorough
 
 import synkhronos as synk
-from synkhronos._plan.reductions import Reduction, combine
 from synkhronos._plan.rows import edges
+from synkhronos._proofs.reductions import Reduction, combine
 from synkhronos.testing.conformance import DTYPES
 
 pytestmark = pytest.mark.usefixtures("lasting_groups")

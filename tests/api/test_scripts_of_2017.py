@@ -246,7 +246,7 @@ def test_names_of_2017_give_way_to_those_of_inputs(group2: synk.Group) -> None:
     np.testing.assert_allclose(train(x_data=Y, y_data=X), (Y**2).mean())
 
 
-# idioms of losses, which need no warning (tests/plan has their proofs)
+# idioms of losses, which need no warning (tests/proofs has their proofs)
 
 
 def test_dropout_in_a_function(group: synk.Group) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos._api.tables import Table
-from synkhronos._engine.progress import _LogLines
+from synkhronos._compiling.progress import _LogLines
 from synkhronos._errors import UnusedWarning
 from synkhronos._warnings import warn
 from synkhronos.cli._command_line import main

@@ -25,8 +25,8 @@ from pytensor.graph.op import Op
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import CALLS, CELLS, SIGN, SIGNED
-from synkhronos._transport.words.control_words import STATUS, STATUS_BYTES
-from synkhronos._transport.words.status import GroupStatus, MemberStatus, read_status
+from synkhronos._transport.shared_state.control_words import STATUS, STATUS_BYTES
+from synkhronos._transport.shared_state.status import GroupStatus, MemberStatus, read_status
 from synkhronos.cli._command_line import main
 from synkhronos.cli._top import live_view, watched_groups
 from synkhronos.cli._top.watched_groups import Watch, WatchedGroup

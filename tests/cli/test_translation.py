@@ -28,9 +28,9 @@ from synkhronos.extensions import Batches, make_train_function, updates
 from synkhronos.rules import FreeRule
 from synkhronos.training import Net, sources
 from synkhronos.training import config as configs
-from synkhronos.training._configured.metrics import metrics_of
-from synkhronos.training._configured.optimizer import ConfiguredOptimizer
-from synkhronos.training._configured.rules import training_rule_of
+from synkhronos.training._from_config.metrics import metrics_of
+from synkhronos.training._from_config.optimizer import ConfiguredOptimizer
+from synkhronos.training._from_config.rules import training_rule_of
 from synkhronos.training.configured import _stops
 
 Captured = pytest.CaptureFixture[str]

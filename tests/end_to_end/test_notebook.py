@@ -65,7 +65,7 @@ def test_cells(cell: Cell) -> None:
     assert cell("synk.fork(3)").startswith("GroupError: synk.fork(members=3): ")
     slow = """
 import time
-from synkhronos._engine import progress
+from synkhronos._compiling import progress
 progress.SOON = 0.01
 with progress.telling("compiling f"):
     time.sleep(0.5)

@@ -14,7 +14,7 @@ from failing_ops import Fussy
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.shipping import share_variables
-from synkhronos._plan.reductions import Reduction
+from synkhronos._proofs.reductions import Reduction
 from synkhronos.testing.faults import Fault
 
 pytestmark = pytest.mark.usefixtures("lasting_groups")

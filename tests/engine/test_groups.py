@@ -42,8 +42,8 @@ from synkhronos._host.cores import MasterCores, share_out
 from synkhronos._transport.channels.one_node import OneNodeChannel
 from synkhronos._transport.processes import fork_safety
 from synkhronos._transport.processes.interpreter import _bound_to
-from synkhronos._transport.words.control_words import ControlWords
-from synkhronos._transport.words.worker_output import OutputReader, OutputWriter, RelayStream
+from synkhronos._transport.shared_state.control_words import ControlWords
+from synkhronos._transport.shared_state.worker_output import OutputReader, OutputWriter, RelayStream
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing import leaks
 from synkhronos.testing.faults import Fault

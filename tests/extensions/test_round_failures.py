@@ -20,7 +20,7 @@ from selection import thorough
 import synkhronos as synk
 from synkhronos import rules
 from synkhronos.extensions import make_train_function, updates
-from synkhronos.extensions._apart.own_values import OwnValues
+from synkhronos.extensions._apart.member_values import MemberValues
 
 GOOD, BAD = np.ones((6, 3)), np.ones((6, 3))
 BAD[4] = -1.0  # in the last member
@@ -242,16 +242,16 @@ def test_a_failure_while_the_centre_is_written(
 
 def before_writing(monkeypatch: pytest.MonkeyPatch, rank: int, act: Callable[[], None]) -> None:
     """A member fails at the begin of its second meeting."""
-    meet = OwnValues.meet
+    meet = MemberValues.meet
     meetings = []
 
-    def replaced(self: OwnValues, member: Any, *args: Any) -> None:
+    def replaced(self: MemberValues, member: Any, *args: Any) -> None:
         meetings.append(1)
         if member.rank == rank and len(meetings) == 2:
             act()
         meet(self, member, *args)
 
-    monkeypatch.setattr(OwnValues, "meet", replaced)
+    monkeypatch.setattr(MemberValues, "meet", replaced)
 
 
 @pytest.mark.parametrize("rank", [1, *thorough(0)])
@@ -281,10 +281,10 @@ def test_an_interrupt_loses_no_period(monkeypatch: pytest.MonkeyPatch, where: st
     rule, size = rules.SlowMo(3), 2
     wanted = [undisturbed(size, rule, n) for n in (6, 7)]
     name = {"compute": "computed", "step": "step", "meet": "meet"}[where]
-    method, calls = getattr(OwnValues, name), []
+    method, calls = getattr(MemberValues, name), []
     master = os.getpid()
 
-    def replaced(self: OwnValues, *args: Any) -> Any:
+    def replaced(self: MemberValues, *args: Any) -> Any:
         found = method(self, *args)
         calls.append(1)
         if os.getpid() != master or len(calls) != (2 if where == "meet" else 5):
@@ -299,7 +299,7 @@ def test_an_interrupt_loses_no_period(monkeypatch: pytest.MonkeyPatch, where: st
 
         return make
 
-    monkeypatch.setattr(OwnValues, name, replaced)
+    monkeypatch.setattr(MemberValues, name, replaced)
     with synk.Group(size):
         work = Work(rule)
         work.make(4 if where != "meet" else 5)

@@ -12,7 +12,7 @@ import pytest
 import synkhronos as synk
 from synkhronos import extensions, rules
 from synkhronos.extensions import make_local_train_function, make_train_function, updates
-from synkhronos.extensions._apart.free.kept import PARTICIPANTS
+from synkhronos.extensions._apart.free.free_state import FREE_MEMBERS
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.extensions.train import _ALONE
 from synkhronos.rules._base import Way
@@ -41,7 +41,7 @@ def test_no_training_function_is_derived_from_another_one(kind: type) -> None:
 def test_each_way_is_in_all_tables() -> None:
     ways = {*get_args(Way.__value__)}
     assert {*_ALONE} == ways - {"meets"}
-    assert {*PARTICIPANTS} == {*simulation._WORLDS} == ways - {"meets", "nodes"}
+    assert {*FREE_MEMBERS} == {*simulation._WORLDS} == ways - {"meets", "nodes"}
 
 
 def made(rule: Any = None) -> Any:

@@ -174,23 +174,38 @@ def program(say: Callable[[str], None], state: str, how: str = "") -> None:
     work = Work(debug=how == "debug")
     for part in MADE.get(state, ()):
         getattr(work, part)
+    keys = Keys()
+    if how == "goes on":
+        signal.signal(signal.SIGINT, keys)
     try:
         say("there")
         STATES[state](work)
     except KeyboardInterrupt:
+        keys.caught = True  # Python runs no handler between the match and this
         if how != "goes on":
             raise
-        go_on(say, work)
+        go_on(say, work, keys)
 
 
-def go_on(say: Callable[[str], None], work: Work) -> None:
+class Keys:
+    """A handler of Ctrl-C: each raises until one has been caught."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+        self.caught = False
+
+    def __call__(self, *_: object) -> None:
+        self.at.append(time.monotonic())
+        if not self.caught:
+            raise KeyboardInterrupt
+
+
+def go_on(say: Callable[[str], None], work: Work, keys: Keys) -> None:
     """Be at work again, as soon as nobody interrupts any more."""
-    at = [time.monotonic()]
-    signal.signal(signal.SIGINT, lambda *_: at.append(time.monotonic()))
-    while time.monotonic() < at[-1] + QUIET:
+    while time.monotonic() < keys.at[-1] + QUIET:
         time.sleep(0.01)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    say(f"interrupted {at[0]}")
+    say(f"interrupted {keys.at[0]}")
     signal.alarm(90)  # whoever goes on for ever
     work.check()
     synk.close()

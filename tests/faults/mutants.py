@@ -48,8 +48,8 @@ class Mutant:
 
 
 GUARDS, LOCAL = "_transport/processes/guards.py", "_transport/channels/one_node.py"
-NODE = "_transport/words/node.py"
-WAITING, PROCESSES = "_transport/words/waiting.py", "_transport/processes/child_process.py"
+NODE = "_transport/shared_state/node.py"
+WAITING, PROCESSES = "_transport/shared_state/waiting.py", "_transport/processes/child_process.py"
 FORKS = "tests/faults/test_forks.py"
 FAULTS, DEATHS = "tests/engine/test_faults.py", "tests/faults/test_deaths.py"
 SECURITY = "tests/faults/test_security.py"
@@ -266,7 +266,7 @@ MUTANTS = (
     ),
     Mutant(
         "failures are seen while GPUs exchange",
-        "_transport/words/node.py",
+        "_transport/shared_state/node.py",
         "any(words[EXCHANGE_FAILED] >= self.number for words in others)",
         "False",
         f"{GPUS} -k 'error_of_nccl or cannot_be_served'",
@@ -408,7 +408,7 @@ MUTANTS = (
     ),
     Mutant(
         "a meeting of members on GPUs reads their values of now",
-        "extensions/_apart/own_values.py",
+        "extensions/_apart/member_values.py",
         "        self._bring([kind for kind in KINDS if meeting.reads(kind)])",
         "        pass",
         RESIDENT_ROUNDS,
@@ -422,14 +422,14 @@ MUTANTS = (
     ),
     Mutant(
         "writing in place begins when all have come",
-        "_transport/words/node.py",
+        "_transport/shared_state/node.py",
         "                self._await(words, here)\n            if before_release",
         "                pass\n            if before_release",
         f"{FAULTS} tests/transport/test_communicators.py tests/extensions/test_train.py",
     ),
     Mutant(
         "who leaves a command frees those at its barriers",
-        "_transport/words/node.py",
+        "_transport/shared_state/node.py",
         "peer[BARRIER] < here:\n            raise PeerFailed",
         "peer[BARRIER] < here:\n            pass",
         "tests/faults/test_exceptions.py -k raising",
@@ -500,7 +500,7 @@ MUTANTS = (
     ),
     Mutant(
         "a quorum that is not full at the end of a round is applied",
-        "extensions/_apart/nodes/inside.py",
+        "extensions/_apart/nodes/node_training.py",
         "            participant.conclude()\n",
         "            pass\n",
         f"{FREE_ROWS} -k closed",

@@ -17,9 +17,9 @@ import pytest
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
-from synkhronos._plan.reductions import Reduction
+from synkhronos._proofs.reductions import Reduction
 from synkhronos._transport.processes.worker import Worker
-from synkhronos._transport.words import waiting
+from synkhronos._transport.shared_state import waiting
 from synkhronos.testing.faults import KINDS, Fault
 
 pytestmark = pytest.mark.alone

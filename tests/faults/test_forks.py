@@ -151,9 +151,9 @@ FINALIZERS = {
     "_engine/variables.py": "a number in a list of this process",
     "extensions/_rows/by_nodes.py": "a number in a list of this process",
     "extensions/_rows/reader.py": "`stop` looks at the process number",
-    "pymc/_evaluator.py": "closes a descriptor of this process",
-    "pymc/_fleet/results.py": "`_remove` looks at the process number",
-    "pymc/_group_likelihood.py": "a number in a list of this process",
+    "pymc/_group/evaluator.py": "closes a descriptor of this process",
+    "pymc/_map/results.py": "`_remove` looks at the process number",
+    "pymc/_group/likelihood.py": "a number in a list of this process",
     "training/_record/recorder.py": "closes descriptors of this process",
 }
 

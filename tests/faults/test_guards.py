@@ -15,7 +15,7 @@ import synkhronos as synk
 from synkhronos._host import arena
 from synkhronos._host.memory_limits import Limit
 from synkhronos._transport.channels import one_node
-from synkhronos._transport.words import waiting
+from synkhronos._transport.shared_state import waiting
 
 
 def test_a_worker_whose_master_died_before_its_guards_stood(tmp_path: Path) -> None:

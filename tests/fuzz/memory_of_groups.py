@@ -18,8 +18,8 @@ from mutations import integers
 from strangers import Reader, Tree
 
 import synkhronos as synk
-from synkhronos._transport.words.control_words import STATUS, STATUS_BYTES
-from synkhronos._transport.words.status import read_status
+from synkhronos._transport.shared_state.control_words import STATUS, STATUS_BYTES
+from synkhronos._transport.shared_state.status import read_status
 from synkhronos.cli._top.live_view import drawn, plain
 from synkhronos.cli._top.watched_groups import _EarlierLooks, _watched
 from synkhronos.extensions import make_train_function, updates

@@ -130,7 +130,7 @@ def list_cases(canary: str) -> st.SearchStrategy[Tree]:
 
 
 def read_list(folder: Path) -> None:
-    from synkhronos.training._configured.rows import _format_of
+    from synkhronos.training._from_config.rows import _format_of
 
     path = str(folder / "x.list")
     try:

@@ -23,7 +23,7 @@ import pytensor, pytensor.tensor as pt
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import current
-from synkhronos._plan.reductions import Reduction
+from synkhronos._proofs.reductions import Reduction
 from synkhronos.testing.faults import Fault
 
 pytensor.config.mode = "FAST_COMPILE"

@@ -30,7 +30,7 @@ given = dict(draws=5, tune=0, progressbar=False, random_seed=3, model=model,
 
 TOGETHER = """
 import dataclasses
-from synkhronos.pymc._sampling import Sampling
+from synkhronos.pymc._chains.members import Sampling
 
 measured = Sampling._measured
 
@@ -64,7 +64,7 @@ print("equal", first["b"].shape, f(), synk.current_group().member.on_node.cores)
 """
 
 FAILING = """
-from synkhronos.pymc import _node_chains
+from synkhronos.pymc._chains import nodes as _node_chains
 
 if os.environ["SYNK_TEST_FAILS"] == "node 1" and os.environ.get(
     "PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")

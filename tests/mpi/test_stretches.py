@@ -16,7 +16,7 @@ import pytensor, pytensor.tensor as pt
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import current
-from synkhronos._plan.reductions import Reduction
+from synkhronos._proofs.reductions import Reduction
 from synkhronos.extensions import HalfPrecision
 from synkhronos.extensions import make_train_function, make_train_function_pytensor
 from synkhronos.extensions import updates as rules

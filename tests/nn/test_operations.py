@@ -14,7 +14,7 @@ from selection import thorough
 
 import synkhronos as synk
 from synkhronos import nn
-from synkhronos._plan.inference import Proof, prove
+from synkhronos._proofs import Proof, prove
 
 MODES = ("FAST_COMPILE", "JAX")
 [NUMBA] = thorough("NUMBA")

@@ -12,8 +12,9 @@ import pytest
 from selection import thorough
 
 import synkhronos as synk
-from synkhronos.pymc import _advice, _parallel
-from synkhronos.pymc._advice import Advice, ModeAdvice, gradient_of
+from synkhronos.pymc._group import advice as _advice
+from synkhronos.pymc._group import parallel
+from synkhronos.pymc._group.advice import Advice, ModeAdvice, gradient_of
 
 DEMOS = Path(__file__).parent.parent.parent / "demos" / "pymc"
 
@@ -99,11 +100,11 @@ def test_modes_without_time_or_code_are_left_out(monkeypatch: pytest.MonkeyPatch
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mu"), 1, observed=np.arange(100.0))
     proofs: list[object] = []
-    prove = _parallel.prove
-    monkeypatch.setattr(_parallel, "prove", lambda *given: proofs.append(given) or prove(*given))
+    prove = parallel.prove
+    monkeypatch.setattr(parallel, "prove", lambda *given: proofs.append(given) or prove(*given))
     monkeypatch.setattr(_advice.seconds_of, "__defaults__", (0.002,))
     tried = ["FAST_COMPILE", "no such mode", "FAST_COMPILE"], ["C"]
-    monkeypatch.setattr(_parallel, "modes_to_measure", lambda: tried)
+    monkeypatch.setattr(parallel, "modes_to_measure", lambda: tried)
     with synk.Group(1):
         advice = synk.pymc.advise(model)
         assert [m.mode for m in advice.modes] == ["FAST_COMPILE"] * 2
@@ -118,7 +119,7 @@ def test_modes_without_time_or_code_are_left_out(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(ValueError, match="no such mode"):
             synk.pymc.advise(model, modes="no such mode")
         assert "logp" not in vars(model)
-        monkeypatch.setattr(_parallel, "_SECONDS", 0.0)
+        monkeypatch.setattr(parallel, "_SECONDS", 0.0)
         assert synk.pymc.advise(model).left_out == ("no such mode", "FAST_COMPILE", "C")
 
 

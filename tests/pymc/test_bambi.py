@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 import synkhronos as synk
-from synkhronos.pymc._bambi import centres_predictors
+from synkhronos.pymc._reading.bambi import centres_predictors
 
 ROWS, DRAWS = 12, 30
 X = np.random.default_rng(0).normal(10, 1, (ROWS, 2))
@@ -82,7 +82,7 @@ def test_centred_predictors_are_those_of_bambi() -> None:
 def test_sampling_such_a_model_itself_is_told_of(
     centred: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synkhronos.pymc._sampling.pm_sample", lambda **given: None)
+    monkeypatch.setattr("synkhronos.pymc._chains.sampling.pm_sample", lambda **given: None)
     synk.pymc.sample(built(centred), chains=1, cores=1)
     told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert [text.startswith("Bambi has centred the") for text in told] == [True] * centred

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
-from user_scripts import run_script
+from user_scripts import alive, run_script, start_script
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(300)]
 
@@ -65,7 +69,7 @@ def test_an_interrupt_ends_sample_and_the_next_one_works(tmp_path: Path, sampler
     """Ctrl-C keeps the draws so far, as in `pm.sample`; no member remains."""
     pytest.importorskip(sampler, reason=f"{sampler} is not installed")
     text = f"""{HEAD}
-    from synkhronos.pymc._group_likelihood import GroupLikelihood
+    from synkhronos.pymc._group.likelihood import GroupLikelihood
     from synkhronos.testing import leaks
     plain, count, before = GroupLikelihood.__call__, [0], leaks.snapshot()
 
@@ -87,3 +91,63 @@ def test_an_interrupt_ends_sample_and_the_next_one_works(tmp_path: Path, sampler
     out = run_script(tmp_path, text).splitlines()
     assert "ended True True" in out
     assert out[-1] == "again (1, 100)"
+
+
+STARTED = {
+    "chains with members": """
+    from synkhronos._host import cores
+    from synkhronos.pymc._chains import processes
+    cores.available = lambda: [*os.sched_getaffinity(0)][:1] * 4
+    real = processes.same_totals
+
+    def seen(chains):
+        if all(chain.finished_draws > 150 for chain in chains):
+            print("ready", flush=True)
+        return real(chains)
+
+    processes.same_totals = seen
+    more = dict(draws=10**6, chains=2, cores=4, nuts_sampler="nutpie")
+    draws(60, 1, **more)
+    """,
+    "slots of map": """
+    import time
+
+    def fit(item):
+        open(f"{item}.begun", "w").close()
+        time.sleep(600)
+
+    def tell():
+        while not all(os.path.exists(f"{item}.begun") for item in range(2)):
+            time.sleep(0.01)
+        print("ready", flush=True)
+
+    threading.Thread(target=tell, daemon=True).start()
+    synk.pymc.map(fit, range(2), cores=2)
+    """,
+}
+
+
+@pytest.mark.parametrize("what", STARTED)
+def test_the_end_of_the_caller_is_that_of_all_that_it_has_started(
+    tmp_path: Path, what: str
+) -> None:
+    """SIGTERM ends a script without a word to chains, their members, or slots."""
+    pytest.importorskip("nutpie", reason="nutpie is not installed (the extra: synkhronos[pymc])")
+    script = start_script(tmp_path, f"{HEAD}{STARTED[what]}")
+    started = processes_of_session(script.pid)
+    assert len(started) > 2
+    os.kill(script.pid, signal.SIGTERM)
+    assert script.wait(60) == -signal.SIGTERM
+    until = time.monotonic() + 60
+    while left := alive(started):
+        assert time.monotonic() < until, left
+        time.sleep(0.01)
+
+
+def processes_of_session(session: int) -> list[int]:
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if os.getsid(int(place.name)) == session:
+                found.append(int(place.name))
+    return found

@@ -18,9 +18,10 @@ from xarray import Dataset, DataTree
 import synkhronos as synk
 from synkhronos._errors import SynkhronosError
 from synkhronos._transport.serialization import pack_graph, unpack_graph
-from synkhronos.pymc import _chain_processes, _node_chains, _sampling
-from synkhronos.pymc._chain_progress import ChainRecords, same_totals, table
-from synkhronos.pymc._node_chains import DRAWS, ChainsProcess, write_answer
+from synkhronos.pymc._chains import nodes, sampling
+from synkhronos.pymc._chains import processes as _chain_processes
+from synkhronos.pymc._chains.nodes import DRAWS, ChainsProcess, write_answer
+from synkhronos.pymc._chains.progress import ChainRecords, same_totals, table
 
 
 def chain(started: bool = True, done: int = 0, total: int = 40) -> Any:
@@ -85,7 +86,7 @@ def tree(draws: int) -> bytes:
 
 
 def test_chains_of_several_lengths_are_joined() -> None:
-    found = _node_chains.joined([tree(3), tree(1), tree(0)], None, {"quiet": True})
+    found = nodes.joined([tree(3), tree(1), tree(0)], None, {"quiet": True})
     np.testing.assert_array_equal(
         found.posterior["b"], [[1, 2, 3], [1, np.nan, np.nan], [np.nan] * 3]
     )
@@ -101,7 +102,7 @@ def model_of() -> pm.Model:
 
 @pytest.mark.timeout(300)
 def test_an_interrupt_before_the_first_draw_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sampling._cores, "available", lambda: [0, 0, 0, 0])
+    monkeypatch.setattr(sampling._cores, "available", lambda: [0, 0, 0, 0])
     real, seen = _chain_processes.ChainsProcess.wait, []
 
     def wait(process: Any, seconds: float) -> bool:
@@ -157,7 +158,7 @@ INTERRUPTED = """
     import os, signal
     import numpy as np, pymc as pm, synkhronos as synk
     from synkhronos._host import cores
-    from synkhronos.pymc import _chain_processes
+    from synkhronos.pymc._chains import processes as _chain_processes
     cores.available = lambda: [*os.sched_getaffinity(0)][:1] * 4
     real, sent = _chain_processes.same_totals, []
 

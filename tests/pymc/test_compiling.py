@@ -17,7 +17,8 @@ from comparing import check_equal, evaluated, points
 from modes import FAST
 
 import synkhronos as synk
-from synkhronos.pymc import _group_likelihood, _parallel
+from synkhronos.pymc._group import likelihood
+from synkhronos.pymc._group import parallel as _parallel
 
 LIMIT = 60  # seconds; a test that waits so long fails
 
@@ -31,20 +32,20 @@ def model_of(shift: float = 0.0) -> pm.Model:
 @pytest.fixture
 def flags(monkeypatch: pytest.MonkeyPatch) -> mmap.mmap:
     """Bytes that all members share, in a mode whose functions compile at once."""
-    monkeypatch.setattr(_group_likelihood, "fills_cache_of_numba", lambda mode: True)
+    monkeypatch.setattr(likelihood, "fills_cache_of_numba", lambda mode: True)
     return mmap.mmap(-1, 2)
 
 
 def in_worker(monkeypatch: pytest.MonkeyPatch, what: Callable[[], None]) -> None:
     """Let a worker do something before it compiles."""
-    compile_alone, master = _group_likelihood.compile_alone, os.getpid()
+    compile_alone, master = likelihood.compile_alone, os.getpid()
 
     def patched(call: Any, member: Any, wholly: bool) -> None:
         if os.getpid() != master:
             what()
         compile_alone(call, member, wholly)
 
-    monkeypatch.setattr(_group_likelihood, "compile_alone", patched)
+    monkeypatch.setattr(likelihood, "compile_alone", patched)
 
 
 def until_set(flags: mmap.mmap) -> None:
@@ -113,7 +114,7 @@ def test_the_master_loads_what_the_worker_has_compiled(
 ) -> None:
     """And the gradient that samplers ask for is in the cache, too, unless the worker was quick."""
     caplog.set_level(logging.DEBUG, "synkhronos")
-    monkeypatch.setattr(_group_likelihood.GroupLikelihood, "_is_soon_done", lambda *given: False)
+    monkeypatch.setattr(likelihood.GroupLikelihood, "_is_soon_done", lambda *given: False)
     model = model_of(time.time())  # a graph that no cache has
     with (
         pytensor.config.change_flags(mode="NUMBA"),

@@ -10,7 +10,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 
-from synkhronos.pymc._counts import Counts
+from synkhronos.pymc._reading.counts import Counts
 
 ROWS = 12
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from synkhronos.pymc._fleet.digests import digest_of
+from synkhronos.pymc._map.digests import digest_of
 
 
 def text(word: str) -> str:
@@ -187,7 +187,7 @@ def test_items_that_are_deep() -> None:
 SCRIPT = """
 import enum, sys
 from dataclasses import dataclass
-from synkhronos.pymc._fleet.digests import digest_of
+from synkhronos.pymc._map.digests import digest_of
 @dataclass
 class Shop:
     name: str

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from selection import thorough
 
-from synkhronos.pymc._repeated import _distinct
-from synkhronos.pymc._repeated._distinct import kinds_of, may_repeat
+from synkhronos.pymc._repeated import distinct as _distinct
+from synkhronos.pymc._repeated.distinct import kinds_of, may_repeat
 
 R = np.random.default_rng(5)
 N = 500

@@ -97,7 +97,7 @@ def test_a_death_in_a_chains_own_process_is_reported(tmp_path: Path) -> None:
         import os, warnings
         warnings.simplefilter("ignore")
         import numpy as np, pymc as pm, pytensor, synkhronos as synk
-        from synkhronos.pymc import _group_likelihood
+        from synkhronos.pymc._group import likelihood as _group_likelihood
         from synkhronos._host import cores
         there = cores.available()
         cores.available = lambda: [*there, *there][:2]  # a single core counts twice

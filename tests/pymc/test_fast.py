@@ -27,7 +27,7 @@ from pytensor.tensor.rewriting.fused_elemwise import FusedElemwise
 from zoo import KINDS
 
 import synkhronos as synk
-from synkhronos.pymc._density import Density
+from synkhronos.pymc._density.density import Density
 
 # one of each way in which terms, latents and data meet
 TYPICAL = (
@@ -341,13 +341,13 @@ def test_what_is_refused() -> None:
 
 
 def test_a_wrong_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = synk.pymc._in_process.density
+    real = synk.pymc._density.serial.density
 
     def wrong(*args: Any) -> list[Any]:
         value, *gradients = real(*args)
         return [value, *[g * pt.constant(1 + 1e-4) for g in gradients]]
 
-    monkeypatch.setattr(synk.pymc._in_process, "density", wrong)
+    monkeypatch.setattr(synk.pymc._density.serial, "density", wrong)
     with pytest.raises(synk.InputError, match="the faster log-density of y is not the plain one"):
         synk.pymc.fast(regression())
 

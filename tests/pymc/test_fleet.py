@@ -22,12 +22,12 @@ from selection import thorough
 
 import synkhronos as synk
 from synkhronos._errors import InputError, InputTypeError, SynkhronosError
-from synkhronos.pymc._fleet import compilations
-from synkhronos.pymc._fleet.compilations import Compilations
-from synkhronos.pymc._fleet.fitted import Sampled
-from synkhronos.pymc._fleet.names import file_of, seed_of
-from synkhronos.pymc._fleet.one_graph import one_graph
-from synkhronos.pymc._fleet.results import Folder, write_result
+from synkhronos.pymc._map import compilations
+from synkhronos.pymc._map.compilations import Compilations
+from synkhronos.pymc._map.fitted import Sampled
+from synkhronos.pymc._map.names import file_of, seed_of
+from synkhronos.pymc._map.one_graph import one_graph
+from synkhronos.pymc._map.results import Folder, write_result
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 SHORT = {"draws": 20, "tune": 20, "chains": 2, "nuts_sampler": "nutpie"}
@@ -398,7 +398,7 @@ def test_what_is_not_possible(
     def start(*args: object, **kwargs: object) -> None:
         raise Started
 
-    monkeypatch.setattr("synkhronos.pymc._fleet.mapped.Fleet", start)
+    monkeypatch.setattr("synkhronos.pymc._map.mapped.Fleet", start)
     options = {"fit": cases.ended, "items": ["a"], **given}
     if error is None:
         with pytest.raises(Started):

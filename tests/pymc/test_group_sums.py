@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from synkhronos.pymc._repeated._distinct import kinds_of
-from synkhronos.pymc._repeated._sums import GroupSums
+from synkhronos.pymc._repeated.distinct import kinds_of
+from synkhronos.pymc._repeated.sums import GroupSums
 
 R = np.random.default_rng(47)
 N = 3000

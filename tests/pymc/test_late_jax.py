@@ -11,7 +11,7 @@ import numpy as np, xarray as xr
 import synkhronos as synk
 from synkhronos._backends import jax as jax_backend
 from synkhronos._transport.processes.folded_stacks import _owner
-from synkhronos.pymc._divided import _register_jax
+from synkhronos.pymc._density.divided import _register_jax
 
 numbers = np.random.default_rng(0).normal(size=(2, 50, 4))
 groups = {

@@ -15,8 +15,9 @@ from xarray import Dataset, DataTree
 from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host.cores import available
 from synkhronos._transport.serialization import pack_graph, unpack_graph
-from synkhronos.pymc import _node_chains, _node_main
-from synkhronos.pymc._node_chains import ChainsProcess, NodeChains, can_divide_chains
+from synkhronos.pymc._chains import node_main
+from synkhronos.pymc._chains import nodes as _node_chains
+from synkhronos.pymc._chains.nodes import ChainsProcess, NodeChains, can_divide_chains
 
 LIMIT = 270.0  # seconds; a hang fails
 SHORT = {"draws": 5, "tune": 5, "chains": 1, "progressbar": False, "quiet": True}
@@ -52,7 +53,7 @@ def draws_of(packed: bytes) -> Any:
 
 def test_an_error_that_cannot_be_made_again_is_told() -> None:
     """Its class takes arguments that it does not keep."""
-    found = unpack_graph(_node_main._packed(ParallelSamplingError("chain 0 has failed", 0)))
+    found = unpack_graph(node_main._packed(ParallelSamplingError("chain 0 has failed", 0)))
     assert type(found) is SynkhronosError
     assert "ParallelSamplingError: chain 0 has failed" in str(found)
 

@@ -22,10 +22,10 @@ from user_scripts import run_script
 nutpie = pytest.importorskip("nutpie", reason="nutpie is not installed")
 from nutpie import compile_pymc  # noqa: E402
 
-from synkhronos._backends.lean.closed import ClosedLinker  # noqa: E402
-from synkhronos._backends.lean.mode import with_lean  # noqa: E402
-from synkhronos.pymc import _nutpie  # noqa: E402
-from synkhronos.pymc._nutpie import compiled_soon  # noqa: E402
+from synkhronos._compiling.lean.closed import ClosedLinker  # noqa: E402
+from synkhronos._compiling.lean.mode import with_lean  # noqa: E402
+from synkhronos.pymc._density import nutpie as _nutpie  # noqa: E402
+from synkhronos.pymc._density.nutpie import compiled_soon  # noqa: E402
 
 NAMES = ("_compile_pymc_model_numba", "_make_c_logp_func", "_make_c_expand_func")
 

@@ -21,10 +21,13 @@ from selection import thorough
 from user_scripts import run_script
 
 import synkhronos as synk
-from synkhronos._backends.lean.op import Lean
-from synkhronos._engine import progress
+from synkhronos._compiling import progress
+from synkhronos._compiling.lean.op import Lean
 from synkhronos.cli._top.watched_groups import Watch
-from synkhronos.pymc import _likelihood, _parallel, _proof, _rows, _terms
+from synkhronos.pymc._density import likelihood, proof
+from synkhronos.pymc._group import parallel as _parallel
+from synkhronos.pymc._reading import rows as _rows
+from synkhronos.pymc._reading import terms as _terms
 
 
 @pytest.fixture
@@ -186,7 +189,7 @@ def test_no_blas_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         b, s = pm.Normal("b"), pm.HalfNormal("s")
         pm.Normal("y", b * np.arange(9.0), s, observed=np.ones(9))
     terms = _terms.read_model(model, None)
-    _likelihood.Likelihood(terms, _parallel.point_of(model))
+    likelihood.Likelihood(terms, _parallel.point_of(model))
     assert not looked
 
 
@@ -331,12 +334,12 @@ def test_wrong_parts_are_found_and_named(
 
 def test_a_wrong_gradient_is_found(group: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None:
     model = regression()
-    joined = _likelihood._joined
+    joined = likelihood._joined
 
     def wrong(total: object, slots: list[tuple[int, object]]) -> object:
         return joined(total, [(n, g if g is None else g * (1 + 1e-6)) for n, g in slots])
 
-    monkeypatch.setattr(_likelihood, "_joined", wrong)
+    monkeypatch.setattr(likelihood, "_joined", wrong)
     with pytest.raises(synk.InputError, match="the gradient by"):
         synk.pymc.parallel(model)
 
@@ -350,11 +353,11 @@ def test_a_log_density_that_is_finite_nowhere_cannot_be_proved(group: synk.Group
 
 
 def test_the_proof_compares_several_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _proof.POINTS >= 3
+    assert proof.POINTS >= 3
     model = regression()
-    start, *at = _proof.points(model)
+    start, *at = proof.points(model)
     assert float(start["sigma_log__"]) == float(model.initial_point(0)["sigma_log__"])
-    assert len({float(p["sigma_log__"]) for p in at}) == len(at) > 2 * _proof.POINTS
+    assert len({float(p["sigma_log__"]) for p in at}) == len(at) > 2 * proof.POINTS
 
 
 def test_min_speedup_leaves_the_model_alone_and_says_so(

@@ -12,7 +12,7 @@ import pytest
 from zoo import KINDS
 
 import synkhronos as synk
-from synkhronos.pymc import _sampling
+from synkhronos.pymc._chains import sampling
 
 pytestmark = [
     pytest.mark.thorough,  # each compiles with nutpie
@@ -43,7 +43,7 @@ GIVEN: dict[str, Any] = {"chains": 2, "cores": 2, "progressbar": False} | {
 def _prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small models get the faster density, too."""
     pytest.importorskip("nutpie")
-    monkeypatch.setattr(_sampling, "_CHEAP_SECONDS", 0.0)
+    monkeypatch.setattr(sampling, "_CHEAP_SECONDS", 0.0)
 
 
 def ours(model: pm.Model, lines: Callable[[], list[str]], **given: Any) -> Any:

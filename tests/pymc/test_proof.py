@@ -13,8 +13,9 @@ from comparing import check_equal, evaluated, points
 from pytensor.graph.traversal import ancestors
 
 import synkhronos as synk
-from synkhronos._engine.python_mode import python_mode
-from synkhronos.pymc import _likelihood, _rows
+from synkhronos._compiling.python_mode import python_mode
+from synkhronos.pymc._density import likelihood as _likelihood
+from synkhronos.pymc._reading import rows as _rows
 
 
 def gaussian_process(rows: int) -> pm.Model:

@@ -21,8 +21,8 @@ from random_models import models
 from selection import thorough
 
 import synkhronos as synk
-from synkhronos.pymc import _likelihood
-from synkhronos.pymc._repeated import _choice
+from synkhronos.pymc._density import likelihood
+from synkhronos.pymc._repeated import choice
 
 UNCHANGED = Mode("py", None)  # rewriting takes most of the time of such small models
 STABLE = Mode("py", RewriteDatabaseQuery(include=["canonicalize", "stabilize"]))
@@ -125,13 +125,13 @@ def test_random_models_whose_rows_repeat(
     forms: list[str] = []
 
     def cheapest(*given: Any) -> Any:
-        found = _choice.cheapest(*given)
+        found = choice.cheapest(*given)
         forms.append(type(found).__name__)
         return found
 
-    monkeypatch.setattr(_likelihood, "cheapest", cheapest)
-    monkeypatch.setattr(_choice, "LEAST_ROWS", 1)
-    monkeypatch.setattr(_choice, "GAIN", 0.5)
+    monkeypatch.setattr(likelihood, "cheapest", cheapest)
+    monkeypatch.setattr(choice, "LEAST_ROWS", 1)
+    monkeypatch.setattr(choice, "GAIN", 0.5)
     found = check(groups, examples, mixing=False, repeating=True)
     assert found["divided"] >= examples / 2, found
     assert set(forms) & {"DistinctRows", "SumsByGroup", "QuadraticForm"}, forms

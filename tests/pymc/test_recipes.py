@@ -19,7 +19,7 @@ from recipes import run_recipe
 from zoo_companions import COMPANIONS, version_of
 
 import synkhronos as synk
-from synkhronos.pymc._divided import Divided
+from synkhronos.pymc._density.divided import Divided
 
 if not any(map(version_of, COMPANIONS)):
     pytest.skip("none of them is installed", allow_module_level=True)

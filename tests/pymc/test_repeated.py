@@ -25,11 +25,11 @@ from exact import roundings, truth
 from selection import thorough
 
 import synkhronos as synk
-from synkhronos.pymc import _group_likelihood
-from synkhronos.pymc._likelihood import Likelihood
-from synkhronos.pymc._parallel import point_of
-from synkhronos.pymc._repeated._least_squares import least_squares
-from synkhronos.pymc._terms import read_model
+from synkhronos.pymc._density.likelihood import Likelihood
+from synkhronos.pymc._group import likelihood as _group_likelihood
+from synkhronos.pymc._group.parallel import point_of
+from synkhronos.pymc._reading.terms import read_model
+from synkhronos.pymc._repeated.least_squares import least_squares
 
 # numpy's words on overflow, and PyMC's on imputed values
 pytestmark = [

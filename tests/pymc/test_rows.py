@@ -17,9 +17,9 @@ from pytensor.graph.op import Op
 from selection import thorough
 
 import synkhronos as synk
-from synkhronos.pymc._likelihood import Likelihood
-from synkhronos.pymc._parallel import point_of
-from synkhronos.pymc._terms import read_model
+from synkhronos.pymc._density.likelihood import Likelihood
+from synkhronos.pymc._group.parallel import point_of
+from synkhronos.pymc._reading.terms import read_model
 
 ROWS = 31
 CUTS = np.linspace(-1, 1, 3)

@@ -23,12 +23,14 @@ from selection import thorough
 from xarray import Dataset, DataTree, testing
 
 import synkhronos as synk
-from synkhronos._engine import progress
+from synkhronos._compiling import progress
 from synkhronos._errors import InputError, InputTypeError, WorkerDied
-from synkhronos.pymc import _chain_processes, _members, _sampling
-from synkhronos.pymc._advice import Advice, ModeAdvice
-from synkhronos.pymc._members import Sampling
-from synkhronos.pymc._sampling import sampler_of
+from synkhronos.pymc._chains import members as _members
+from synkhronos.pymc._chains import processes as _chain_processes
+from synkhronos.pymc._chains import sampling
+from synkhronos.pymc._chains.members import Sampling
+from synkhronos.pymc._chains.sampling import sampler_of
+from synkhronos.pymc._group.advice import Advice, ModeAdvice
 
 DEMOS = Path(__file__).parents[2] / "demos" / "pymc"
 SHORT = {"draws": 6, "tune": 6, "random_seed": 7, "progressbar": False} | {
@@ -95,8 +97,8 @@ def planned(measured: Advice, chains: int, sampler: str = "pymc") -> Sampling:
 @pytest.fixture
 def nothing_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small models are prepared as large ones."""
-    monkeypatch.setattr(_sampling, "_CHEAP_SECONDS", 0.0)
-    monkeypatch.setattr(_sampling, "_LONG_SECONDS", 0.0)
+    monkeypatch.setattr(sampling, "_CHEAP_SECONDS", 0.0)
+    monkeypatch.setattr(sampling, "_LONG_SECONDS", 0.0)
 
 
 def test_cores_go_to_chains_first_and_then_to_members() -> None:
@@ -137,7 +139,7 @@ def test_named_members_leave_other_samplers_one_chain_at_a_time(sampler: str, at
 
 def test_the_sampler_is_that_of_pm_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of()
-    monkeypatch.setattr(_sampling, "NUTPIE_INSTALLED", True)
+    monkeypatch.setattr(sampling, "NUTPIE_INSTALLED", True)
     numba = {"compile_kwargs": {"mode": "NUMBA"}}
     assert sampler_of(model, numba) == "nutpie"
     assert sampler_of(model, {}) == "pymc"  # tests run in mode FAST_COMPILE
@@ -150,11 +152,11 @@ def test_the_sampler_is_that_of_pm_sample(monkeypatch: pytest.MonkeyPatch) -> No
     with pm.Model() as stepped:
         pm.Normal("y", Stepped()(pm.Normal("a")) + pm.Normal("b"), observed=np.zeros(9))
     assert sampler_of(stepped, numba) == "pymc"  # Slice for a
-    monkeypatch.setattr(_sampling, "STEP_METHODS", [*_sampling.STEP_METHODS, ForPoisson])
+    monkeypatch.setattr(sampling, "STEP_METHODS", [*sampling.STEP_METHODS, ForPoisson])
     with pm.Model() as claimed:
         pm.Poisson("y", pm.math.exp(pm.Normal("a")), observed=np.arange(9))
     assert sampler_of(claimed, numba) == "pymc"
-    monkeypatch.setattr(_sampling, "NUTPIE_INSTALLED", False)
+    monkeypatch.setattr(sampling, "NUTPIE_INSTALLED", False)
     assert sampler_of(model, numba) == "pymc"
 
 
@@ -199,7 +201,7 @@ def test_quiet_says_nothing(
     monkeypatch: pytest.MonkeyPatch,
     nothing_is_cheap: None,
 ) -> None:
-    monkeypatch.setattr(_sampling.OnOneCore, "sample", lambda way, **given: given)
+    monkeypatch.setattr(sampling.OnOneCore, "sample", lambda way, **given: given)
     monkeypatch.setattr(progress, "FIRST", 0.0)
     given = SHORT | {"chains": 1, "cores": 1, "nuts_sampler": "pymc"}
     synk.pymc.sample(model_of(), quiet=True, **given)
@@ -211,17 +213,17 @@ def test_quiet_says_nothing(
 
 
 def test_chains_follow_cores_as_in_pm_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sampling, "_sample", lambda model, dim, chains, *others: chains)
+    monkeypatch.setattr(sampling, "_sample", lambda model, dim, chains, *others: chains)
     model = model_of()
     assert [synk.pymc.sample(model, cores=n) for n in (1, 2, 6)] == [2, 2, 6]
     assert synk.pymc.sample(model, cores=6, chains=3) == 3
-    monkeypatch.setattr(_sampling._cores, "available", lambda: range(32))
+    monkeypatch.setattr(sampling._cores, "available", lambda: range(32))
     assert synk.pymc.sample(model) == 4
 
 
 @pytest.mark.usefixtures("nothing_is_cheap")
 def test_an_inner_model_is_sampled_as_pm_sample_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sampling, "pm_sample", lambda **given: given["model"])
+    monkeypatch.setattr(sampling, "pm_sample", lambda **given: given["model"])
     with pm.Model():
         pm.Normal("a")
         with pm.Model("inner") as inner:
@@ -255,7 +257,7 @@ def test_arguments_mean_what_they_mean_to_pm_sample(
     name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "one core":
-        monkeypatch.setattr(_sampling, "_CHEAP_SECONDS", 0.0)
+        monkeypatch.setattr(sampling, "_CHEAP_SECONDS", 0.0)
     given = SHORT | {"chains": 2, "cores": 1, "nuts_sampler": "pymc"} | ARGUMENTS[name]
     own = {"members_per_chain": 1} if way == "members" else {}
     found = synk.pymc.sample(model_of(), **given, **own)
@@ -387,7 +389,7 @@ def test_an_error_of_the_sampler_is_not_taken_for_one_of_the_model(
     def failing(**given: Any) -> None:
         raise InputError("of the sampler")
 
-    monkeypatch.setattr(_sampling, "pm_sample", failing)
+    monkeypatch.setattr(sampling, "pm_sample", failing)
     model = model_of()
     with pytest.raises(InputError, match="of the sampler"):
         synk.pymc.sample(model, chains=2, cores=1, **SHORT)
@@ -400,7 +402,7 @@ def test_chains_of_nutpie_with_members_have_processes(
     plans: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("nutpie")
-    monkeypatch.setattr(_sampling._cores, "available", lambda: [0, 0, 0, 0])
+    monkeypatch.setattr(sampling._cores, "available", lambda: [0, 0, 0, 0])
     given = SHORT | {"members_per_chain": 2, "nuts_sampler": "nutpie"}
     found = synk.pymc.sample(model_of(), chains=3, cores=4, **given)
     assert plans()[0] == "3 chains, 2 at once with 2 members each"
@@ -412,7 +414,7 @@ def test_chains_of_nutpie_with_members_have_processes(
 
 @pytest.mark.timeout(300)
 def test_the_death_of_a_chain_process_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sampling._cores, "available", lambda: [0, 0, 0, 0])
+    monkeypatch.setattr(sampling._cores, "available", lambda: [0, 0, 0, 0])
     real, started = _chain_processes.ChainsProcess.wait, []
 
     def wait(process: Any, seconds: float) -> bool:
@@ -435,7 +437,7 @@ def test_the_death_of_a_chain_process_ends_the_others(monkeypatch: pytest.Monkey
 @pytest.mark.thorough  # two processes compile
 @pytest.mark.timeout(300)
 def test_an_error_in_a_chain_process_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sampling._cores, "available", lambda: [0, 0, 0, 0])
+    monkeypatch.setattr(sampling._cores, "available", lambda: [0, 0, 0, 0])
     given = SHORT | {"members_per_chain": 2, "nuts_sampler": "nutpie"}
     with pytest.raises(AttributeError, match="nonsense"):  # of nutpie
         synk.pymc.sample(model_of(), chains=2, cores=4, nuts={"nonsense": 1}, **given)
@@ -455,7 +457,7 @@ def test_the_model_is_frozen_before_it_gets_its_density(
         assert given["initvals"] == {("mu" if freeze else mu): 0.5}
         return "idata"
 
-    monkeypatch.setattr(_sampling, "pm_sample", sampled)
+    monkeypatch.setattr(sampling, "pm_sample", sampled)
     with pm.Model() as model:
         mu = pm.Normal("mu")
         pm.Poisson("y", pm.math.exp(mu * pm.Data("x", np.ones(30))), observed=np.arange(30))
@@ -466,10 +468,10 @@ def test_the_model_is_frozen_before_it_gets_its_density(
 
 
 def test_a_model_is_read_once(monkeypatch: pytest.MonkeyPatch, nothing_is_cheap: None) -> None:
-    from synkhronos.pymc import _parallel
+    from synkhronos.pymc._group import parallel
 
-    real, seen = _sampling.read_model, []
-    for module in (_sampling, _parallel):
+    real, seen = sampling.read_model, []
+    for module in (sampling, parallel):
         monkeypatch.setattr(module, "read_model", lambda *given: seen.append(1) or real(*given))
     given = SHORT | {"chains": 1, "nuts_sampler": "pymc"}
     synk.pymc.sample(model_of(), cores=1, members_per_chain=1, **given)
@@ -477,10 +479,10 @@ def test_a_model_is_read_once(monkeypatch: pytest.MonkeyPatch, nothing_is_cheap:
 
 
 def test_other_arguments_reach_pm_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    from synkhronos.pymc import _parallel
+    from synkhronos.pymc._group import parallel
 
     seen: dict[str, Any] = {}
-    monkeypatch.setattr(_parallel, "pm_sample", lambda **kwargs: seen.update(kwargs) or "idata")
+    monkeypatch.setattr(parallel, "pm_sample", lambda **kwargs: seen.update(kwargs) or "idata")
     model = model_of()
     given = {"random_seed": 3, "idata_kwargs": {"log_likelihood": True}, "progressbar": "split"}
     with model:
@@ -496,7 +498,7 @@ def test_other_arguments_reach_pm_sample(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_number_of_draws_comes_first_as_in_pm_sample(
     draws: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sampling, "pm_sample", lambda **given: given)
+    monkeypatch.setattr(sampling, "pm_sample", lambda **given: given)
     model = model_of()
     for found in (
         synk.pymc.sample(draws, model=model, chains=1, cores=1),
@@ -513,7 +515,7 @@ def test_step_methods_of_the_user_sample_the_model_that_they_were_made_of(
     nothing_is_cheap: None,
 ) -> None:
     """They have compiled its log-density; PyMC makes those of other variables of the faster one."""
-    monkeypatch.setattr(_sampling, "pm_sample", lambda **given: "logp" in vars(given["model"]))
+    monkeypatch.setattr(sampling, "pm_sample", lambda **given: "logp" in vars(given["model"]))
     with model_of() as model:
         if not alone:
             pm.Normal("other")

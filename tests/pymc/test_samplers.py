@@ -147,7 +147,7 @@ def test_slots_give_each_process_cores_of_its_own(tmp_path: Path) -> None:
         tmp_path,
         """
         import os, pickle, signal, time
-        from synkhronos.pymc._evaluator import CoreSlots
+        from synkhronos.pymc._group.evaluator import CoreSlots
         slots = CoreSlots([0, 1, 2, 3], 2)
         packed = pickle.dumps(slots)
 

@@ -11,10 +11,10 @@ from comparing import IN_PYTHON, points
 from selection import thorough
 
 import synkhronos as synk
-from synkhronos.pymc._divided import point_of
-from synkhronos.pymc._likelihood import DividedTerms, Likelihood
-from synkhronos.pymc._repeated import _choice, _summed, _weighted
-from synkhronos.pymc._terms import read_model
+from synkhronos.pymc._density.divided import point_of
+from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
+from synkhronos.pymc._reading.terms import read_model
+from synkhronos.pymc._repeated import choice, summed, weighted
 
 Arrays = dict[str, np.ndarray]
 
@@ -90,9 +90,9 @@ def test_data_that_are_set_give_the_bits_of_a_new_model(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the values of the plain model, also where these are not finite, or an error."""
-    monkeypatch.setattr(_choice, "LEAST_ROWS", 0)
-    monkeypatch.setattr(_choice, "GAIN", 1e-9)  # any form is taken
-    for module in (_summed, _weighted):
+    monkeypatch.setattr(choice, "LEAST_ROWS", 0)
+    monkeypatch.setattr(choice, "GAIN", 1e-9)  # any form is taken
+    for module in (summed, weighted):
         monkeypatch.setattr(module, "may_repeat", lambda *given: True)
     rng = np.random.default_rng(seed)
     first = drawn(rng, 60, True, "")

@@ -13,8 +13,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.scalar.math import BetaInc
 
 import synkhronos as synk
-from synkhronos._backends.vectorised.tails import LogNdtr, Mills, expanded, log_ndtr
-from synkhronos.pymc._rewrites import with_named_tails
+from synkhronos._compiling.vectorised.tails import LogNdtr, Mills, expanded, log_ndtr
+from synkhronos.pymc._reading.rewrites import with_named_tails
 
 VALUES = np.array([-30.0, -5.0, -1.0, 0.0, 0.3, 2.0, 7.0])
 

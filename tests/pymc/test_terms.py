@@ -19,8 +19,11 @@ from pytensor.raise_op import Assert
 from selection import thorough
 
 import synkhronos as synk
-from synkhronos.pymc import _parallel, _summands, _terms, _undivided
-from synkhronos.pymc._advice import Advice, ModeAdvice
+from synkhronos.pymc._density import rest_terms
+from synkhronos.pymc._group import parallel as _parallel
+from synkhronos.pymc._group.advice import Advice, ModeAdvice
+from synkhronos.pymc._reading import summands
+from synkhronos.pymc._reading import terms as _terms
 
 N = 37
 R = np.random.default_rng(20170101)
@@ -108,7 +111,7 @@ def test_what_is_no_sum_is_refused_and_the_user_told_what_to_write(name: str) ->
 def test_parts_add_up() -> None:
     a, b = pt.vector("a"), pt.vector("b")
     term = 2 * a.sum() - (b.sum() - pt.exp(a.sum())) / 3
-    parts = _summands.summands_of(term)
+    parts = summands.summands_of(term)
     assert [len(p.arrays) for p in parts].count(0) == 1
     given = {a: np.arange(3.0), b: np.ones(4)}
     total = sum(p.value.eval(given, on_unused_input="ignore") for p in parts)
@@ -122,9 +125,9 @@ def test_parts_add_up() -> None:
 
 
 def test_parts_that_do_not_add_up_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(term: object) -> list[_summands.Summand]:
+    def wrong(term: object) -> list[summands.Summand]:
         return [
-            _summands.Summand(p.value, tuple(a * (1 + 1e-6) for a in p.arrays)) for p in right(term)
+            summands.Summand(p.value, tuple(a * (1 + 1e-6) for a in p.arrays)) for p in right(term)
         ]
 
     right = _terms.summands_of
@@ -459,9 +462,9 @@ def test_a_large_share_that_stays_is_a_warning(
     model = with_a_process()
     terms = _terms.read_model(model, None)
     for share, level in ((0.04, logging.INFO), (0.12, logging.WARNING)):
-        monkeypatch.setattr(_undivided, "shares_of", lambda model, factors, s=share: {"z": s})
+        monkeypatch.setattr(rest_terms, "shares_of", lambda model, factors, s=share: {"z": s})
         with caplog.at_level(logging.INFO, "synkhronos"):
-            _undivided.tell_what_stays(model, terms)
+            rest_terms.tell_what_stays(model, terms)
         assert caplog.records[-1].levelno == level
         assert f"(about {100 * share:.0f} % of a gradient)" in caplog.records[-1].getMessage()
 
@@ -472,7 +475,7 @@ def test_shares_are_those_of_the_time() -> None:
         pm.Normal("small", mu, 1, observed=Y)
         pm.Normal("large", mu, 1, observed=np.zeros(300_000))
     factors = dict(zip(("small", "large"), model.logp(model.observed_RVs, sum=False), strict=True))
-    found = _undivided.shares_of(model, factors)
+    found = rest_terms.shares_of(model, factors)
     assert 0 < found["small"] < 0.5 < found["large"] <= 1
 
 

@@ -149,7 +149,7 @@ def test_what_jax_raises_in_place_of_a_members_error(monkeypatch: pytest.MonkeyP
 
     with pytest.raises(ZeroDivisionError, match="here"):
         fails()
-    monkeypatch.setattr("synkhronos.pymc._parallel.pm_sample", sample)
+    monkeypatch.setattr("synkhronos.pymc._group.parallel.pm_sample", sample)
     with synk.pymc.parallel(model, members=1) as divided:
         Failing(divided, 1, ZeroDivisionError("here"))
         with pytest.raises(ZeroDivisionError, match="here"):
@@ -163,7 +163,7 @@ SCRIPT = """
     from concurrent.futures import ThreadPoolExecutor
     warnings.simplefilter("ignore")
     import numpy as np, pymc as pm, synkhronos as synk
-    from synkhronos.pymc._group_likelihood import GroupLikelihood
+    from synkhronos.pymc._group.likelihood import GroupLikelihood
     r = np.random.default_rng(4)
     x, (sampler, way, caller, fault, at) = r.normal(size=(60, 2)), sys.argv[1:]
     with pm.Model() as model:

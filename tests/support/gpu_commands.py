@@ -15,7 +15,7 @@ import numpy as np
 
 from synkhronos._backends import jax as jax_backend
 from synkhronos._engine.commands.base import Command
-from synkhronos._plan.reductions import Reduction
+from synkhronos._proofs.reductions import Reduction
 from synkhronos.extensions._apart.meeting import Meeting
 from synkhronos.extensions._step.resident import Resident
 

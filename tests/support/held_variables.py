@@ -7,7 +7,7 @@ from typing import Any
 
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos.extensions._step.made import Made, Rows
+from synkhronos.extensions._step.step_report import Rows, StepReport
 from synkhronos.extensions._step.training_function import TrainingFunction
 
 
@@ -30,5 +30,5 @@ class Holding(TrainingFunction):
     def by_node(self) -> list[SharedVariable]:
         return self._by_node
 
-    def reports(self, feed: Rows, slices: int | str) -> Generator[Made]:
+    def reports(self, feed: Rows, slices: int | str) -> Generator[StepReport]:
         raise NotImplementedError

@@ -29,7 +29,7 @@ class Fault(NamedTuple):
 
 
 @dataclass
-class Kept:
+class MemberState:
     """The steps that a `Best` keeps, the best one first; they outlive the run."""
 
     sign: int
@@ -68,7 +68,7 @@ class Model:
     """What a run should do."""
 
     def __init__(self) -> None:
-        self.kept = {"up": Kept(+1), "down": Kept(-1)}
+        self.kept = {"up": MemberState(+1), "down": MemberState(-1)}
         self.saved: dict[int, Place] = {}  # the latest one is the last
         self.place = Place()
 

@@ -407,7 +407,7 @@ CASES: dict[str, Case] = {
 def function(name: str) -> Any:
     """A function on numbers of LLVM code."""
     module = "powers" if name == "power" else CASES[name].module
-    return getattr(import_module(f"synkhronos._backends.vectorised.{module}"), name)
+    return getattr(import_module(f"synkhronos._compiling.vectorised.{module}"), name)
 
 
 def arguments(name: str, dtype: Any, n: int) -> np.ndarray:

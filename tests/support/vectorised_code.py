@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from llvmlite import binding, ir
 
-from synkhronos._backends.vectorised.real import Format, Real
+from synkhronos._compiling.vectorised.real import Format, Real
 
 
 class Processor(NamedTuple):

@@ -18,7 +18,7 @@ import numba
 import numpy as np
 from vectorised_cases import CASES, allowed, errors, function, swept, swept_powers
 
-from synkhronos._backends.vectorised.code import inlined
+from synkhronos._compiling.vectorised.code import inlined
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "vectorised.rst"
 POINTS, STEP = 300, 2  # arguments of each domain, and one exponent of so many

@@ -16,8 +16,8 @@ from hypothesis import given
 
 import synkhronos as synk
 from synkhronos.training import config as configs
-from synkhronos.training._config.give import what_to_give
-from synkhronos.training._config.toml import toml_of
+from synkhronos.training._config_text.key_descriptions import what_to_give
+from synkhronos.training._config_text.toml import toml_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "config.rst"
 

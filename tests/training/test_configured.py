@@ -30,9 +30,9 @@ from synkhronos.training import (
     read_metrics,
     sources,
 )
-from synkhronos.training._configured import optimizer as optimizers
-from synkhronos.training._configured import rows as stored
-from synkhronos.training._configured import rules as named
+from synkhronos.training._from_config import optimizer as optimizers
+from synkhronos.training._from_config import rows as stored
+from synkhronos.training._from_config import rules as named
 
 
 def trained(place: Path, *values: str, **options: Any) -> Trainer:

@@ -17,7 +17,7 @@ import pytest
 from screen import Screen
 
 import synkhronos as synk
-from synkhronos._engine import progress
+from synkhronos._compiling import progress
 from synkhronos._engine.commands.base import Command
 from synkhronos.training._record import console as consoles
 from synkhronos.training._record.console import Console
@@ -90,7 +90,7 @@ def test_the_line_of_the_manual(terminal: Callable[[], Screen], clock: Clock) ->
     console.progress(**given, done=22200, rows=142200, values=lambda: values, split=lambda: None)
     line = "epoch 3/20  37 %  17.2k rows/s  loss 0.412  val_acc 0.885  eta 1:02"
     assert screen.lines == [*head, line]
-    assert screen.read().endswith("\r")  # as the line of _engine.progress leaves the cursor
+    assert screen.read().endswith("\r")  # as the line of _compiling.progress leaves the cursor
     console.close()
     console.close()
     assert screen.lines == [*head, line]

@@ -26,7 +26,7 @@ import synkhronos as synk
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.nccl import Link, element, new_id, operator
 from synkhronos._engine.group_options import GroupOptions
-from synkhronos._plan.reductions import Accumulator, Reduction
+from synkhronos._proofs.reductions import Accumulator, Reduction
 from synkhronos.testing import conformance
 
 HANG = 60.0  # seconds

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from synkhronos._transport.channels.leader_tree import DIFFERENT, Leaders
-from synkhronos._transport.words.waiting import GroupEnded, PeerFailed
+from synkhronos._transport.shared_state.waiting import GroupEnded, PeerFailed
 
 LIMIT = 20.0  # seconds; a wait is milliseconds
 

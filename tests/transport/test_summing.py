@@ -14,7 +14,7 @@ from selection import thorough
 from synkhronos._backends.reduction_loops import reduce_block, weighted_sum
 from synkhronos._host.arena import Arena
 from synkhronos._plan.chunks import Range, chunks
-from synkhronos._plan.reductions import Reduction
+from synkhronos._proofs.reductions import Reduction
 from synkhronos._transport.communicators.board import Board, counted, progress
 from synkhronos._transport.communicators.half_precision import compressed, decompressed
 from synkhronos._transport.communicators.links import Link, Place

@@ -7,8 +7,8 @@ import signal
 import pytest
 
 import synkhronos as synk
-from synkhronos._transport.words import waiting
-from synkhronos._transport.words.waiting import SLOW_YIELD_SECONDS, Rivals
+from synkhronos._transport.shared_state import waiting
+from synkhronos._transport.shared_state.waiting import SLOW_YIELD_SECONDS, Rivals
 from synkhronos.testing.faults import Fault
 
 pytestmark = pytest.mark.alone

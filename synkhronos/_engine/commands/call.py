@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 from pytensor.graph.basic import Variable
 
-from synkhronos._backends.compile_cache import compiles_at_call, uncacheable, while_compiling
-from synkhronos._backends.graph_types import tensor_type
-from synkhronos._backends.jax import brought, is_far, rounded, weighted
+from synkhronos._backends.jax import brought, is_far, rounded, shared_cache, weighted
+from synkhronos._compiling.compile_cache import compiles_at_call, uncacheable
+from synkhronos._compiling.graph_types import tensor_type
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.graph_exchanges import collective
 from synkhronos._engine.member import Member
@@ -41,8 +41,8 @@ from synkhronos._engine.replicas import Answer, Recipe, Replica, Update, Variant
 from synkhronos._engine.variables import NewValues
 from synkhronos._errors import InputError
 from synkhronos._host.arena import ArrayRef, FileRef
-from synkhronos._plan.reductions import COMBINE, Reduction, combine, normalized
 from synkhronos._plan.rows import Picks, Selection, Span, select, slices
+from synkhronos._proofs.reductions import COMBINE, Reduction, combine, normalized
 
 log = logging.getLogger("synkhronos")
 
@@ -308,7 +308,7 @@ def _answer(call: Call, member: Member, replica: Replica, part: Part) -> Answer:
         return _first(call, member, replica, part)
     if replica.recipe.jax and replica.compiles(part.computed, part.lengths):
         # no member compiles first, and two members must not write the same file of the cache
-        with member.compiling(), while_compiling(member.size == 1):
+        with member.compiling(), shared_cache(member.size == 1):
             return _compute(member, replica, part)
     return _compute(member, replica, part)
 
@@ -539,7 +539,7 @@ def _leader(call: Call, member: Member, replica: Replica, part: Part) -> int:
 
 
 def _compile_and_compute(member: Member, replica: Replica, part: Part) -> Answer:
-    with member.compiling(), while_compiling(replica.recipe.jax):
+    with member.compiling(), shared_cache(replica.recipe.jax):
         return _compute(member, replica, part)
 
 

@@ -12,7 +12,7 @@ from synkhronos._backends.jax import rounded
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry, NewValues, is_array
-from synkhronos._plan.reductions import Reduction
+from synkhronos._proofs.reductions import Reduction
 from synkhronos._transport.communicators.communicator import Join
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from synkhronos._errors import GroupError
-from synkhronos._transport.words.waiting import GroupEnded, PeerDied, PeerFailed
+from synkhronos._transport.shared_state.waiting import GroupEnded, PeerDied, PeerFailed
 
 ARITY = 4  # children of a leader, which sends to them one after the other
 

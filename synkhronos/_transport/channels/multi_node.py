@@ -28,7 +28,7 @@ from synkhronos._transport.channels.repeated_commands import (
 )
 from synkhronos._transport.channels.replication import Broadcast, apply_changes, pack_changes
 from synkhronos._transport.processes.child_process import END_SECONDS
-from synkhronos._transport.words.waiting import GroupEnded, PeerDied
+from synkhronos._transport.shared_state.waiting import GroupEnded, PeerDied
 
 _NUMBER = struct.Struct("=q")  # under which a command is sent again
 _MESSAGE, _FLOATS = b"\0", b"\1"  # the first byte of reports

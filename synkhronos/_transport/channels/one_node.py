@@ -42,7 +42,7 @@ from synkhronos._transport.processes.worker import (
     fork_worker,
     signals_blocked,
 )
-from synkhronos._transport.words.control_words import (
+from synkhronos._transport.shared_state.control_words import (
     ABANDONED,
     COMMITTED,
     COMPILING,
@@ -66,10 +66,10 @@ from synkhronos._transport.words.control_words import (
     ControlWords,
     progress_of,
 )
-from synkhronos._transport.words.node import Node
-from synkhronos._transport.words.status import Status
-from synkhronos._transport.words.waiting import GroupEnded, PeerDied, Waiter
-from synkhronos._transport.words.worker_output import OutputReader
+from synkhronos._transport.shared_state.node import Node
+from synkhronos._transport.shared_state.status import Status
+from synkhronos._transport.shared_state.waiting import GroupEnded, PeerDied, Waiter
+from synkhronos._transport.shared_state.worker_output import OutputReader
 
 log = logging.getLogger("synkhronos")
 

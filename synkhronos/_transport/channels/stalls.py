@@ -24,7 +24,12 @@ from synkhronos._host.descriptors import Descriptor
 from synkhronos._transport.channels.channel import TimeLimits
 from synkhronos._transport.processes.folded_stacks import folded, place_of
 from synkhronos._transport.processes.worker import Worker
-from synkhronos._transport.words.control_words import BARRIER, COMPILING, REPORTED, ControlWords
+from synkhronos._transport.shared_state.control_words import (
+    BARRIER,
+    COMPILING,
+    REPORTED,
+    ControlWords,
+)
 
 COMPILE_SECONDS = 600.0  # of compiling, at most, that do not count as waiting
 _LONGEST_GAP = 0.3  # seconds between two looks that count as waited

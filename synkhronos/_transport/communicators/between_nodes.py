@@ -18,7 +18,7 @@ import numpy as np
 
 from synkhronos._backends.reduction_loops import reduce_block
 from synkhronos._errors import InputError
-from synkhronos._plan.reductions import Reduction, combine, normalized
+from synkhronos._proofs.reductions import Reduction, combine, normalized
 from synkhronos._transport import serialization
 from synkhronos._transport.channels.leader_tree import DIFFERENT, Leaders
 from synkhronos._transport.communicators.communicator import DIFFER

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from synkhronos._host.arena import Arena
-from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.transfers import Plan, alone, run
+from synkhronos._proofs.reductions import Reduction
 from synkhronos._transport.communicators.half_precision import Rounding
 from synkhronos._transport.communicators.sums import BackgroundSums, Sums
 

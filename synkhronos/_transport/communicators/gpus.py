@@ -27,8 +27,8 @@ import numpy as np
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.nccl import ID_BYTES, Link, NotServed, Operation, element, new_id
 from synkhronos._host.arena import Arena
-from synkhronos._plan.reductions import Reduction, scales
 from synkhronos._plan.transfers import Plan
+from synkhronos._proofs.reductions import Reduction, scales
 from synkhronos._transport.communicators.communicator import (
     Arrays,
     Communicator,
@@ -41,7 +41,7 @@ from synkhronos._transport.communicators.hierarchy import Hierarchy
 from synkhronos._transport.communicators.nccl_types import nccl_reduction, reduced_dtype
 from synkhronos._transport.communicators.shared_memory import SharedMemory, check_joinable
 from synkhronos._transport.communicators.sums import BackgroundSums, Sums
-from synkhronos._transport.words.waiting import PeerFailed
+from synkhronos._transport.shared_state.waiting import PeerFailed
 
 log = logging.getLogger("synkhronos")
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from synkhronos._backends.reduction_loops import reduce_into
 from synkhronos._host.arena import Arena
-from synkhronos._plan.reductions import Reduction, normalized, rounded
 from synkhronos._plan.transfers import Plan, Swap, Transfer, run
+from synkhronos._proofs.reductions import Reduction, normalized, rounded
 from synkhronos._transport.channels.placement import Placement
 from synkhronos._transport.communicators.between_nodes import BetweenNodes
 from synkhronos._transport.communicators.communicator import (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from synkhronos._backends.nccl import element, operator
-from synkhronos._plan.reductions import Reduction, accumulator, result_dtype
+from synkhronos._proofs.reductions import Reduction, accumulator, result_dtype
 
 _NCCL = {
     Reduction.AVG: "Sum",

@@ -23,8 +23,8 @@ import numpy as np
 
 from synkhronos._backends.reduction_loops import compile_for, in_place, reduce_block, reduce_into
 from synkhronos._errors import InputError
-from synkhronos._plan.reductions import Reduction, result_dtype
 from synkhronos._plan.rows import edges as split
+from synkhronos._proofs.reductions import Reduction, result_dtype
 from synkhronos._transport.communicators.communicator import (
     DIFFER,
     Arrays,
@@ -32,7 +32,7 @@ from synkhronos._transport.communicators.communicator import (
     Join,
     Members,
 )
-from synkhronos._transport.words.control_words import (
+from synkhronos._transport.shared_state.control_words import (
     MANIFEST,
     MANIFEST_SLOT_BYTES,
     MANIFEST_SLOTS,
@@ -40,7 +40,7 @@ from synkhronos._transport.words.control_words import (
     SMALL_BUFFER_BYTES,
     SMALL_BUFFERS,
 )
-from synkhronos._transport.words.node import Node
+from synkhronos._transport.shared_state.node import Node
 
 _LINE = 64  # bytes; chunks begin on cache lines
 _WHOLE_BELOW = 1 << 11  # bytes: a smaller array is not cut; members take such arrays in turn

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from synkhronos._host.aligned import aligned_empty
-from synkhronos._plan.reductions import Reduction, combine
+from synkhronos._proofs.reductions import Reduction, combine
 from synkhronos._transport.communicators.communicator import Arrays, Communicator, Join, Members
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from synkhronos._backends.reduction_loops import reduce_block, weighted_sum
 from synkhronos._host.arena import Arena
 from synkhronos._plan.chunks import Chunk
-from synkhronos._plan.reductions import Reduction
+from synkhronos._proofs.reductions import Reduction
 from synkhronos._transport.communicators.board import Board, counted
 from synkhronos._transport.communicators.half_precision import (
     Rounding,

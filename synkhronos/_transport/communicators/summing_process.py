@@ -22,7 +22,7 @@ from synkhronos._transport.communicators.board import Board
 from synkhronos._transport.communicators.sums import BackgroundSums, Sums
 from synkhronos._transport.processes.child_process import ChildProcess, end
 from synkhronos._transport.processes.interpreter import start_interpreter
-from synkhronos._transport.words.node import Node
+from synkhronos._transport.shared_state.node import Node
 
 _SPOKEN_SECONDS = 1.0  # for another node to say what has failed there, before this one does
 _END_SECONDS = 10.0

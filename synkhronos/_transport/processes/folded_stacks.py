@@ -66,7 +66,7 @@ def _blocks(text: str) -> list[_Block]:
 
 
 def _owner(file: str, function: str) -> str:
-    """Whose a frame is: "engine", "library" or "user"."""
+    """The owner of a frame: "engine", "library" or "user"."""
     if (file, function) == ("<string>", "<module>"):  # the first code of a worker started by exec
         return "engine"
     modules = [sys.modules.get(name) for name in _ENGINE]

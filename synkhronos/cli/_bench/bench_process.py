@@ -24,7 +24,7 @@ from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host.environment import environment
 from synkhronos.cli._say import complain
 from synkhronos.extensions._rows.batches import Batches
-from synkhronos.training._configured.functions import function_of
+from synkhronos.training._from_config.functions import function_of
 
 _WARM = 2  # steps before the first measurement of a batch; the first one compiles
 _LOOK = 0.2  # of the time of a measurement: enough to know how long a step takes

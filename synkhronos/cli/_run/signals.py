@@ -8,7 +8,6 @@ import os
 import signal
 import struct
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 _INFO = struct.Struct("=Iii116x")  # <sys/signalfd.h>: number, errno, code, and what is not needed
@@ -44,12 +43,7 @@ class SignalDescriptor:
             raise OSError(ctypes.get_errno(), "signalfd")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         os.close(self._descriptor)
         self._restore()
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from synkhronos._host.terminal import CLEAR
+from synkhronos._compiling.terminal import CLEAR
 from synkhronos.cli._say import say
 from synkhronos.cli._top.watched_groups import SHARES, Watch, WatchedGroup
 

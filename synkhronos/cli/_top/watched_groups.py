@@ -30,8 +30,8 @@ from synkhronos._engine.commands.base import (
     SIGNED,
 )
 from synkhronos._errors import printable
-from synkhronos._transport.words.control_words import progress_of
-from synkhronos._transport.words.status import GroupStatus, MemberStatus, read_status
+from synkhronos._transport.shared_state.control_words import progress_of
+from synkhronos._transport.shared_state.status import GroupStatus, MemberStatus, read_status
 
 WINDOW_SECONDS = 5.0  # over which rates and shares are taken
 LATE_SECONDS = 5.0  # that a member computes while all others wait, from which on it is "late"

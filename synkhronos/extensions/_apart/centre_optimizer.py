@@ -12,8 +12,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 
-from synkhronos._engine.progress import watch
-from synkhronos._engine.python_mode import python_mode
+from synkhronos._compiling.progress import watch
+from synkhronos._compiling.python_mode import python_mode
 from synkhronos._engine.replicas import compiled, configured, settings
 from synkhronos._errors import InputError
 from synkhronos.extensions._step.partition import Loop, Partition, partition_rule

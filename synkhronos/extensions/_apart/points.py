@@ -15,7 +15,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._checks import check_number, shown
 from synkhronos._errors import InputError
-from synkhronos.extensions._step.made import Made, Rows
+from synkhronos.extensions._step.step_report import Rows, StepReport
 
 _LOOK_SECONDS = 0.25  # between two reports of a run
 
@@ -197,7 +197,7 @@ class RunEpochs:
     def __init__(self) -> None:
         self._run: PointSource | None = None
 
-    def reports(self, start: Callable[..., PointSource], feed: Rows) -> Generator[Made]:
+    def reports(self, start: Callable[..., PointSource], feed: Rows) -> Generator[StepReport]:
         """Start a run of the rest of the epoch, and tell what it has done, until it ends."""
         rows = steps = 0
         try:
@@ -210,7 +210,7 @@ class RunEpochs:
                     rows, steps = run.rows, run.steps
                     counted = rows if ended else 0
                     loss = run.loss if ended else math.nan
-                    yield Made(loss, rows - before[0], steps - before[1], counted)
+                    yield StepReport(loss, rows - before[0], steps - before[1], counted)
         finally:
             self._run = None  # it refers to the training function
 

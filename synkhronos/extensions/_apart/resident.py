@@ -13,12 +13,12 @@ from synkhronos._backends import jax as jax_backend
 from synkhronos._engine.commands.call import Call, Part
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry
-from synkhronos.extensions._apart.own_values import OwnValues
+from synkhronos.extensions._apart.member_values import MemberValues
 from synkhronos.extensions._apart.recipe import PARAMETER, STATE, STATISTIC
 from synkhronos.extensions._step.resident import Resident
 
 
-class ResidentOwnValues(OwnValues):
+class ResidentOwnValues(MemberValues):
     """The same, with the values of parameters, states and statistics in arrays of JAX.
 
     Meetings treat this member's own vectors, in the host's memory. Values that a meeting reads are

@@ -13,7 +13,7 @@ from synkhronos._engine.graph_types import ModeLike
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseRecipe
 from synkhronos.extensions._apart.recipe import LocalRecipe
 from synkhronos.extensions._step.flat import lay_out, shapes_of
-from synkhronos.extensions._step.planned import Planned
+from synkhronos.extensions._step.installed_step import InstalledStep
 from synkhronos.rules._base import RoundRule
 
 
@@ -39,7 +39,7 @@ class OwnVariables:
         Those of `planned`, and the statistics.
     """
 
-    def __init__(self, planned: Planned, statistics: Sequence[SharedVariable]) -> None:
+    def __init__(self, planned: InstalledStep, statistics: Sequence[SharedVariable]) -> None:
         self._planned = planned
         plan = planned.plan
         self.statistics = tuple(statistics)

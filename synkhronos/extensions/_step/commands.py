@@ -12,7 +12,7 @@ from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry
 from synkhronos._errors import InputError
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
-from synkhronos.extensions._step.install import Install, Kept, scalars
+from synkhronos.extensions._step.install import Install, MemberState, scalars
 from synkhronos.extensions._step.overlap import Overlap
 from synkhronos.extensions._step.update import FlatUpdate
 
@@ -87,7 +87,7 @@ class MakeNodeShared(Collective):
     def act(self, member: Member) -> None:
         """The master writes its values; the others compare theirs and take the array."""
         comm = member.communicator
-        joined = member.installed.of(Kept, self.update).joined
+        joined = member.installed.of(MemberState, self.update).joined
         views = {entry.number: view for entry, view in joined if view is not None}
         mine = member.rank == member.master
         compared = [member.variables[n] for n in self.compared]

@@ -19,16 +19,16 @@ from synkhronos._engine.runner import retried
 from synkhronos.extensions._step.commands import CollectResiduals, InstallUpdate, LinkNodes
 from synkhronos.extensions._step.exchanges import HalfPrecision, TopK
 from synkhronos.extensions._step.flat import lay_out, shapes_of
-from synkhronos.extensions._step.made import Made, Rows, steps_of
-from synkhronos.extensions._step.one_plan import OfOnePlan
-from synkhronos.extensions._step.planned import Planned, TrainPlan
+from synkhronos.extensions._step.installed_step import InstalledStep, TrainPlan
+from synkhronos.extensions._step.plan_methods import PlanMethods
 from synkhronos.extensions._step.resident import InstallResidentUpdate, ResidentStep
 from synkhronos.extensions._step.sparse import residuals_of
+from synkhronos.extensions._step.step_report import Rows, StepReport, steps_of
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.extensions._step.update import Step
 
 
-class TrainFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
+class TrainFunction(PlanMethods, TrainingFunction, ProcessBound, Advised):
     """A training step of all members; made by `make_train_function`.
 
     Attributes
@@ -61,7 +61,7 @@ class TrainFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
     def __init__(self, group: Group, plan: TrainPlan) -> None:
         jax, average = plan.function.recipe.jax, plan.goal.average
         command_of = functools.partial(_step_of, group, jax, average, plan.partials)
-        self._planned = made = Planned(group, plan, command_of)
+        self._planned = made = InstalledStep(group, plan, command_of)
         self._exchange_states = _states_of(plan, group)
         self._linked = False  # the nodes' summing processes are connected
         self._of(made, [*made.states, *self._exchange_states], made.settings)
@@ -169,7 +169,7 @@ class TrainFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
             self._linked = group.channel.number == before
             raise
 
-    def reports(self, feed: Rows, slices: int | str) -> Generator[Made]:
+    def reports(self, feed: Rows, slices: int | str) -> Generator[StepReport]:
         """Make a step of each batch of the rest of an epoch."""
         return steps_of(functools.partial(self, num_slices=slices), feed)
 

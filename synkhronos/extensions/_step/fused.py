@@ -13,7 +13,6 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
 from synkhronos._backends import jax as jax_backend
-from synkhronos._backends.compile_cache import while_compiling
 from synkhronos._engine.commands.call import Call, bring
 from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import Replica, configured
@@ -95,7 +94,7 @@ class Fused:
         shapes += [()] * (len(self._dtypes) - len(shapes))
         inputs: list[Any] = [(np.shape(a), np.asarray(a).dtype.name) for a in arguments]
         inputs += list(zip(shapes, self._dtypes, strict=True))
-        with member.compiling(), while_compiling(True):
+        with member.compiling(), jax_backend.shared_cache():
             self._program.compile(key, inputs)
 
     def _held(self) -> list[Any]:

@@ -16,7 +16,7 @@ from synkhronos._host.arena import ArrayRef
 from synkhronos._transport import serialization
 
 
-class Kept:
+class MemberState:
     """The base of what a member keeps of a training function: its update, and what that writes.
 
     Attributes
@@ -55,7 +55,7 @@ class Install(Command):
     recipe: bytes
     number: int
 
-    def allocate(self, recipe: Any, member: Member) -> Kept:
+    def allocate(self, recipe: Any, member: Member) -> MemberState:
         """Allocate arrays, and map those of the other members."""
         raise NotImplementedError
 

@@ -19,7 +19,7 @@ from pytensor.graph.traversal import ancestors
 
 from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._errors import ReductionWarning
-from synkhronos._plan.inference import Proof, Unproved, depends_on, prove, row_draws
+from synkhronos._proofs import Proof, Unproved, depends_on, prove, row_draws
 from synkhronos._warnings import warn
 from synkhronos.extensions.updates._slots import fitted_gradient, gradients
 

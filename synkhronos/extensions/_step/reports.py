@@ -10,10 +10,10 @@ import numpy as np
 
 from synkhronos._api.report import Report
 from synkhronos._errors import InputError
-from synkhronos.extensions._step.planned import Planned
+from synkhronos.extensions._step.installed_step import InstalledStep
 
 
-def report_of(functions: Sequence[Planned], names: str) -> Report:
+def report_of(functions: Sequence[InstalledStep], names: str) -> Report:
     """Where the time of the steps since the previous report went, of all functions together.
 
     Raises

@@ -19,7 +19,6 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 
 from synkhronos._backends import jax as jax_backend
-from synkhronos._backends.compile_cache import while_compiling
 from synkhronos._engine.commands.base import (
     COMPUTE,
     COPY,
@@ -36,12 +35,12 @@ from synkhronos._engine.replicas import configured
 from synkhronos._engine.variables import Entry
 from synkhronos.extensions._step.commands import check_votes, has_nan
 from synkhronos.extensions._step.fused import Fused
-from synkhronos.extensions._step.install import Install, Kept, scalars
+from synkhronos.extensions._step.install import Install, MemberState, scalars
 from synkhronos.extensions._step.resident_recipe import ResidentRecipe, summed_in
 from synkhronos.extensions._step.update import Step, weights_of
 
 
-class Resident(Kept):
+class Resident(MemberState):
     """A member's parameters and states, and the program that updates them.
 
     Attributes
@@ -76,7 +75,7 @@ class Resident(Kept):
 
     def compile(self) -> None:
         """Compile the update's program, which overwrites the values."""
-        with while_compiling(True):
+        with jax_backend.shared_cache():
             self._make_program()
 
     def _make_program(self) -> None:

@@ -9,7 +9,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
 from synkhronos._engine.graph_types import ModeLike
-from synkhronos._plan.reductions import Reduction, accumulator
+from synkhronos._proofs.reductions import Reduction, accumulator
 
 
 @dataclass(frozen=True)

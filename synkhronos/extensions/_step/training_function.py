@@ -1,7 +1,7 @@
 """A training function as a Trainer, Checkpoints, and those who show a run know it.
 
 A class for each way of training is derived from `TrainingFunction`, and none from another one. They
-compute by `Planned` functions, which are composed and not inherited.
+compute by `InstalledStep` functions, which are composed and not inherited.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pytensor.graph.basic import Variable
 from synkhronos._api.report import Report
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.group import Group
-from synkhronos.extensions._step.made import Made, Rows
-from synkhronos.extensions._step.planned import Planned
+from synkhronos.extensions._step.installed_step import InstalledStep
 from synkhronos.extensions._step.reports import report_of
 from synkhronos.extensions._step.same_rows import SameRows
+from synkhronos.extensions._step.step_report import Rows, StepReport
 from synkhronos.rules._base import By, Rule
 
 
@@ -61,10 +61,10 @@ class TrainingFunction(ABC):
     rule: Rule | None = None
     repeatable: ClassVar[bool] = True
     one_model: ClassVar[bool] = True
-    _measured: Sequence[Planned] = ()  # the functions whose steps have clocks
+    _measured: Sequence[InstalledStep] = ()  # the functions whose steps have clocks
 
     def _of(
-        self, made: Planned, state: list[SharedVariable], settings: list[SharedVariable]
+        self, made: InstalledStep, state: list[SharedVariable], settings: list[SharedVariable]
     ) -> None:
         """Be the training function of one plan."""
         self._measured = (made,)
@@ -79,7 +79,7 @@ class TrainingFunction(ABC):
         self.same_rows = made.same_rows
 
     @abstractmethod
-    def reports(self, feed: Rows, slices: int | str) -> Generator[Made]:
+    def reports(self, feed: Rows, slices: int | str) -> Generator[StepReport]:
         """Train on the rest of an epoch, and report what has been done."""
 
     def settle(self) -> None:

@@ -20,6 +20,8 @@ from pytensor.graph.traversal import ancestors
 
 from synkhronos._backends.jax import runs_jax
 from synkhronos._backends.reduction_loops import weighted_sum
+from synkhronos._compiling.progress import watch
+from synkhronos._compiling.python_mode import python_mode
 from synkhronos._engine.commands.base import (
     COMPUTE,
     COPY,
@@ -38,17 +40,15 @@ from synkhronos._engine.commands.call import (
 )
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.member import Ending, Member
-from synkhronos._engine.progress import watch
-from synkhronos._engine.python_mode import python_mode
 from synkhronos._engine.ready_values import listening
 from synkhronos._engine.replicas import compiled, configured
 from synkhronos._engine.variables import Entry
-from synkhronos._plan.reductions import COMBINE, Reduction
+from synkhronos._proofs.reductions import COMBINE, Reduction
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.communicators.half_precision import Rounding
 from synkhronos.extensions._step.exchanges import HalfPrecision
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
-from synkhronos.extensions._step.install import Kept
+from synkhronos.extensions._step.install import MemberState
 from synkhronos.extensions._step.layout import ParameterPlacement, Segment, copies
 from synkhronos.extensions._step.overlap import Overlap
 from synkhronos.extensions._step.partition import Loop, Use, WholeUpdate
@@ -90,7 +90,7 @@ class _Call:
     scalars: tuple[int, ...]
 
 
-class FlatUpdate(Kept, Ending):
+class FlatUpdate(MemberState, Ending):
     """A node-shared update in one member.
 
     Attributes

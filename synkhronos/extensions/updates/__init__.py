@@ -141,9 +141,9 @@ def split(
     Parameters
     ----------
     rule : callable
-        ``rule(loss_or_grads, params, *args, **kwargs)`` that returns new values by shared variable,
-        as a dict or a list of pairs: one of this module, of PyMC (`pymc.variational.updates`), of
-        Lasagne, or your own.
+        ``rule(loss_or_grads, params, *args, **kwargs)``. It returns new values by shared variable,
+        as a dict or a list of pairs. Rules of this module, of PyMC (`pymc.variational.updates`) and
+        of Lasagne do so; you can write your own.
     loss : 0-d variable, or list of variables
         The loss, or its gradients in the order of `params`.
     params : list of shared variables

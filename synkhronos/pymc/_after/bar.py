@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 
-from synkhronos._engine.progress import EVERY, REDRAW, SOON, tell
-from synkhronos._host.terminal import Line, can_redraw, cut
+from synkhronos._compiling.progress import EVERY, REDRAW, SOON, tell
+from synkhronos._compiling.terminal import Line, can_redraw, cut
 
 
 class Bar:
@@ -35,12 +34,7 @@ class Bar:
     def __enter__(self) -> Bar:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._line.erase()
 
     def show(self, done: int) -> None:

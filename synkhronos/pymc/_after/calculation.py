@@ -23,8 +23,8 @@ from synkhronos.pymc._after.work import InMemory, Target, Work
 
 # A fresh interpreter compiles a function while it is unpickled, and imports this module before.
 with suppress(ImportError, AttributeError):  # of another PyTensor, where they are not used either
-    import_module("synkhronos._backends.lean.dispatch")
-    import_module("synkhronos._backends.vectorised.dispatch")
+    import_module("synkhronos._compiling.lean.dispatch")
+    import_module("synkhronos._compiling.vectorised.dispatch")
 
 type Seed = int | Sequence[int]
 type RandomSeed = Seed | np.random.Generator | np.random.RandomState | None  # as PyMC takes it

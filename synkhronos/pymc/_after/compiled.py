@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from synkhronos._backends.lean.mode import lean
+from synkhronos._compiling.lean.mode import lean
 
 
 def fast(mode: object) -> Any:

@@ -5,9 +5,9 @@ Learning Research 25(72), 2024; the generalised Pareto fit: Zhang and Stephens, 
 Estimation Method for the Generalized Pareto Distribution", Technometrics 51(3), 2009. The formulas
 and their constants are ArviZ's (arviz_stats 1.3, ``_psislw`` and ``_gpdfit``).
 
-The weight of a draw outside of the tail is 1 / likelihood, so that weight times likelihood is one
-number for all of these. Only the tail has to be sorted, and no weight is kept. A few of the draws
-tell about where the tail begins, so that only some more than those in the tail are ordered.
+Outside of the tail, the weight of a draw is 1 / likelihood. So weight times likelihood is the same
+number for all of these draws, and no weight is kept. Only the tail is sorted. A sample of the draws
+tells about where it begins, so that few others are sorted with it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from synkhronos._backends.loops import njit
-from synkhronos._backends.vectorised import exponentials, logarithms
-from synkhronos._backends.vectorised.code import inlined
-from synkhronos._backends.vectorised.dispatch import VERSION
+from synkhronos._compiling.loops import njit
+from synkhronos._compiling.vectorised import exponentials, logarithms
+from synkhronos._compiling.vectorised.code import inlined
+from synkhronos._compiling.vectorised.dispatch import VERSION
 
 _exp = inlined(exponentials.exp)
 _expm1 = inlined(exponentials.expm1)

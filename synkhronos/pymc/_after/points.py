@@ -11,7 +11,7 @@ from pytensor.compile import Function
 from xarray import DataArray, Dataset
 
 from synkhronos._errors import InputError
-from synkhronos.pymc._bambi import refuse_changed_draws
+from synkhronos.pymc._reading.bambi import refuse_changed_draws
 
 
 def names_of(given: str | Iterable[str]) -> list[str]:

@@ -16,9 +16,9 @@ from synkhronos._checks import check_integer, shown
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.variables import watch
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos.extensions._apart.never import LocalFunction
+from synkhronos.extensions._apart.separate import LocalFunction
 from synkhronos.extensions._step.function import TrainFunction
-from synkhronos.extensions._step.made import Made, Rows, steps_of
+from synkhronos.extensions._step.step_report import Rows, StepReport, steps_of
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.rules.swap import Swap
 
@@ -253,7 +253,7 @@ class Alternate(TrainingFunction, ProcessBound):
         for train in self.parts:
             train.collect()
 
-    def reports(self, feed: Rows, slices: int | str) -> Generator[Made]:
+    def reports(self, feed: Rows, slices: int | str) -> Generator[StepReport]:
         """Make a step of each batch of the rest of an epoch, by the function whose turn it is."""
         step = functools.partial(self, num_slices=slices)
         return steps_of(step, feed, lambda: self.latest)

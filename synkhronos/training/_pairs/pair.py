@@ -12,7 +12,7 @@ from synkhronos._checks import check_integer
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import ReductionWarning
 from synkhronos._warnings import refusing
-from synkhronos.extensions._apart.never import make_local_train_function
+from synkhronos.extensions._apart.separate import make_local_train_function
 from synkhronos.extensions.train import make_train_function
 from synkhronos.rules.swap import Swap
 from synkhronos.training._pairs.alternate import Alternate

@@ -1,8 +1,8 @@
 """The screen of a run: a few lasting lines, and one line that tells how far it is.
 
 At a terminal the progress line is drawn over and over, at most twice a second. The cursor then
-stands at its beginning (`_host.terminal.Line`), so that it and `_engine.progress` erase the line of
-each other.
+stands at its beginning (`_compiling.terminal.Line`), so that it and `_compiling.progress` erase the
+line of each other.
 Other texts for ``sys.stdout`` and ``sys.stderr``, and the logs there, erase the line first.
 Elsewhere, as in a file or a notebook, the progress is a plain line every ten seconds.
 
@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from synkhronos._engine.progress import in_notebook
+from synkhronos._compiling.progress import in_notebook
+from synkhronos._compiling.terminal import ERASE, Line, can_redraw, cells, cut, is_terminal
 from synkhronos._errors import printable
-from synkhronos._host.terminal import ERASE, Line, can_redraw, cells, cut, is_terminal
 
 REDRAW = 0.5  # seconds between two drawings; each takes about 50 us
 EVERY = 10.0  # seconds between two plain lines

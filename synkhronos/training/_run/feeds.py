@@ -14,7 +14,7 @@ from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._rows.loader import Loader
-from synkhronos.extensions._step.made import Rows
+from synkhronos.extensions._step.step_report import Rows
 from synkhronos.training._run.augmentation import Words
 
 Step = tuple[tuple[object, ...], object, int]  # the inputs, the batch of them, its number of rows

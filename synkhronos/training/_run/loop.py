@@ -40,9 +40,9 @@ import numpy as np
 from synkhronos._checks import is_integer, shown
 from synkhronos._engine.variables import check_whole
 from synkhronos._errors import InputError, StateTorn, WorkerError
-from synkhronos._transport.words.worker_output import logged
+from synkhronos._transport.shared_state.worker_output import logged
 from synkhronos.extensions._saving.checkpoints import Checkpoints
-from synkhronos.extensions._step.made import Made
+from synkhronos.extensions._step.step_report import StepReport
 from synkhronos.training._directions import Mode, usual_mode
 from synkhronos.training._record.exporters import exported
 from synkhronos.training._record.history import History
@@ -327,7 +327,7 @@ class Loop:
         if self._ending() and not self._steps_made():
             self._save()
 
-    def _count(self, report: Made) -> None:
+    def _count(self, report: StepReport) -> None:
         """Count what has been done, and tell of it unless the guard has left it out."""
         position, seconds = self._position, self._clock.step()
         position.add(report.rows, report.steps, seconds)
@@ -426,7 +426,7 @@ class Loop:
         self.record("warning", what=what, text=text)
 
 
-def _step_values(report: Made) -> dict[str, object]:
+def _step_values(report: StepReport) -> dict[str, object]:
     """The event of a step, for callbacks."""
     part = {"part": report.part} if report.part else {}
     return {"loss": report.loss, "rows": report.rows, **part}

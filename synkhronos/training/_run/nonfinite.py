@@ -25,7 +25,7 @@ import numpy as np
 from synkhronos._errors import NonFinite
 from synkhronos._host import files
 from synkhronos._plan.rows import edges
-from synkhronos.extensions._step.made import Made
+from synkhronos.extensions._step.step_report import StepReport
 from synkhronos.training._run.position import Position
 from synkhronos.training.optimizers import skips_in
 
@@ -78,7 +78,7 @@ class Guard:
             self._statistics = [(v, v.container.storage[0]) for v in self._train.settings]
 
     def left_out(
-        self, report: Made, position: Position, latest: Latest, say: Callable[[str], None]
+        self, report: StepReport, position: Position, latest: Latest, say: Callable[[str], None]
     ) -> bool:
         """Whether the step was left out; raises NonFinite if that is not allowed.
 

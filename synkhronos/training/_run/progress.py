@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from synkhronos._api.report import Report
-from synkhronos._engine.progress import SOON, spent
+from synkhronos._compiling.progress import SOON, spent
 from synkhronos._errors import InputError
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.training._directions import WORDS, Mode

@@ -50,7 +50,7 @@ Files are opened by the thread that reads, and closed at the end of a loop. A so
 into a few numbers for each file, and other processes open the files by the same paths.
 """
 
-from synkhronos._api.public_names import belong_to as _belong_to
+from synkhronos._public import belong_to as _belong_to
 from synkhronos.training.sources._csv import csv as csv
 from synkhronos.training.sources._files import FileSource as FileSource
 from synkhronos.training.sources._hdf5 import hdf5 as hdf5

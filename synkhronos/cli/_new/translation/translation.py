@@ -13,7 +13,7 @@ from typing import Any
 
 from synkhronos._checks import closest, shown
 from synkhronos._errors import InputError
-from synkhronos.training._config.toml import toml_of
+from synkhronos.training._config_text.toml import toml_of
 
 NET = "mine:net"
 WIDTH = 96  # of comments

@@ -10,11 +10,11 @@ from synkhronos._engine.member import Member
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseUpdate
 from synkhronos.extensions._apart.free.centre import Centre, Version
-from synkhronos.extensions._apart.free.kept import PARTICIPANTS, Free
+from synkhronos.extensions._apart.free.free_member import Shared, Slot
+from synkhronos.extensions._apart.free.free_state import FREE_MEMBERS, FreeState
 from synkhronos.extensions._apart.free.pages import REALS, Page, length
-from synkhronos.extensions._apart.free.participant import Shared, Slot
 from synkhronos.extensions._apart.meeting import first_vectors
-from synkhronos.extensions._apart.own_values import OwnValues
+from synkhronos.extensions._apart.member_values import MemberValues
 from synkhronos.extensions._apart.recipe import (
     PARAMETER,
     STATE,
@@ -27,7 +27,7 @@ from synkhronos.extensions._step.install import scalars
 from synkhronos.rules._base import FreeRule
 
 
-def allocated(rule: FreeRule, recipe: LocalRecipe, member: Member) -> Free:
+def allocated(rule: FreeRule, recipe: LocalRecipe, member: Member) -> FreeState:
     """Allocate and map what a member keeps of a free rule."""
     return _Allocation(rule, recipe, member).free()
 
@@ -41,9 +41,9 @@ class _Allocation:
         self._recipe = recipe
         self._member = member
 
-    def free(self) -> Free:
+    def free(self) -> FreeState:
         member, arrays, recipe = self._member, self._arrays, self._recipe
-        comm, kind = member.communicator, PARTICIPANTS[self._rule.way]
+        comm, kind = member.communicator, FREE_MEMBERS[self._rule.way]
         home = comm.home
         own, gradients = arrays.empty(comm), arrays.gradients(comm)
         for vector in (*own, *gradients):
@@ -66,7 +66,7 @@ class _Allocation:
             settings = scalars(member, dtypes)
             optimizer = ElementwiseUpdate(recipe.at_centre, settings)
         vectors = first_vectors(arrays.kinds, first)
-        local = OwnValues(recipe, arrays, gradients, own, vectors, leaves, member.size)
+        local = MemberValues(recipe, arrays, gradients, own, vectors, leaves, member.size)
         shared = Shared(
             pages,
             Centre(versions, pages, home.rank),
@@ -76,7 +76,7 @@ class _Allocation:
             [_slot(e[len(page) : n], e[n:k], arrays) for e in exposed] if kind.sends else [],
             optimizer,
         )
-        return Free(self._rule, local, shared, versions, arrays, first, settings)
+        return FreeState(self._rule, local, shared, versions, arrays, first, settings)
 
     def _beside(self) -> int:
         """How many vectors the centre has beside its parameters."""

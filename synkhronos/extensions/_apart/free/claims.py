@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._transport.words.peers import Peers
+from synkhronos._transport.shared_state.peers import Peers
 from synkhronos.extensions._apart.free.pages import AT_WORK, CLAIMED, Page
 from synkhronos.extensions._apart.free.turns import CLAIM_LOCK
 from synkhronos.extensions._rows.batches import Batches

@@ -9,8 +9,8 @@ from synkhronos._engine.commands.base import Command
 from synkhronos._engine.commands.call import ExtendedCall, compute_call
 from synkhronos._engine.member import Member
 from synkhronos.extensions._apart.free.allocation import allocated
-from synkhronos.extensions._apart.free.kept import Free
-from synkhronos.extensions._apart.free.participant import Assignment
+from synkhronos.extensions._apart.free.free_member import Assignment
+from synkhronos.extensions._apart.free.free_state import FreeState
 from synkhronos.extensions._apart.recipe import LocalRecipe
 from synkhronos.extensions._step.install import Install
 from synkhronos.rules._base import FreeRule
@@ -28,7 +28,7 @@ class InstallFree(Install):
 
     rule: FreeRule
 
-    def allocate(self, recipe: LocalRecipe, member: Member) -> Free:
+    def allocate(self, recipe: LocalRecipe, member: Member) -> FreeState:
         """Allocate the member's vectors, and in the leader those of the centre."""
         free = allocated(self.rule, recipe, member)
         free.local.bind([(member.variables.of(v), view) for v, view in free.views.items()])
@@ -52,7 +52,7 @@ class BeginRun(Command):
 
     def run(self, member: Member) -> None:
         """Copy them; remember the variables' own values, which they have again at the end."""
-        local = member.installed.of(Free, self.number).local
+        local = member.installed.of(FreeState, self.number).local
         local.begin(states=True)
         local.bind([(entry, entry.storage[0]) for entry, _ in local.entries])
 
@@ -66,7 +66,7 @@ class TakePart(Command):
 
     def run(self, member: Member) -> list[Any]:
         """Returns the log of this member's exchanges."""
-        free = member.installed.of(Free, self.number)
+        free = member.installed.of(FreeState, self.number)
         participant = free.participant(member, self.assignment)
 
         def stopped() -> bool:

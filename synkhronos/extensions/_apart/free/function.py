@@ -28,9 +28,9 @@ from synkhronos.extensions._apart.free.start import assignment_of, check_start
 from synkhronos.extensions._apart.points import RunEpochs
 from synkhronos.extensions._apart.recipe import LocalRecipe
 from synkhronos.extensions._apart.variables import OwnVariables
-from synkhronos.extensions._step.made import Made, Rows
-from synkhronos.extensions._step.one_plan import OfOnePlan
-from synkhronos.extensions._step.planned import Planned, TrainPlan, set_scalar
+from synkhronos.extensions._step.installed_step import InstalledStep, TrainPlan, set_scalar
+from synkhronos.extensions._step.plan_methods import PlanMethods
+from synkhronos.extensions._step.step_report import Rows, StepReport
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.rules._base import FreeRule
 
@@ -39,7 +39,7 @@ log = logging.getLogger("synkhronos")
 _NESTEROV = ("nesterov_momentum", "nadam")
 
 
-class FreeFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
+class FreeFunction(PlanMethods, TrainingFunction, ProcessBound, Advised):
     """A training function whose members train apart, and exchange by themselves.
 
     `make_train_function` makes it, with ``rule=`` a free rule of `synkhronos.rules`. `start` begins
@@ -79,7 +79,7 @@ class FreeFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
         rule: FreeRule,
         statistics: Sequence[SharedVariable],
     ) -> None:
-        self._planned = made = Planned(group, plan)
+        self._planned = made = InstalledStep(group, plan)
         self._own = own = OwnVariables(made, statistics)
         self._at_centre: ElementwiseRecipe | None = None
         self._warned = False
@@ -227,7 +227,7 @@ class FreeFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
     def _recipe(self) -> LocalRecipe:
         return self._own.recipe(at_centre=self._at_centre)
 
-    def reports(self, feed: Rows, slices: int | str) -> Generator[Made]:
+    def reports(self, feed: Rows, slices: int | str) -> Generator[StepReport]:
         """Let members train to the end of the epoch, or until `stop`."""
         del slices
         return self._running.reports(self.start, feed)

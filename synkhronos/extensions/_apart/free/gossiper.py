@@ -9,6 +9,13 @@ import numpy as np
 
 from synkhronos._engine.member import Member
 from synkhronos.extensions._apart.free.centre import Version
+from synkhronos.extensions._apart.free.free_member import (
+    BLOCK,
+    Assignment,
+    FreeMember,
+    Shared,
+    is_finite,
+)
 from synkhronos.extensions._apart.free.pages import (
     ENDED,
     EXCHANGES,
@@ -23,18 +30,11 @@ from synkhronos.extensions._apart.free.pages import (
     STEPS,
     WEIGHT,
 )
-from synkhronos.extensions._apart.free.participant import (
-    BLOCK,
-    Assignment,
-    Participant,
-    Shared,
-    is_finite,
-)
-from synkhronos.extensions._apart.own_values import OwnValues
+from synkhronos.extensions._apart.member_values import MemberValues
 from synkhronos.rules import GoSGD
 
 
-class Gossiper(Participant):
+class Gossiper(FreeMember):
     """A member that sends its parameters, and merges those that it gets.
 
     A message lies in the sender's slot until the receiver has merged it.
@@ -44,7 +44,12 @@ class Gossiper(Participant):
     sends = True
 
     def __init__(
-        self, member: Member, local: OwnValues, rule: GoSGD, shared: Shared, assignment: Assignment
+        self,
+        member: Member,
+        local: MemberValues,
+        rule: GoSGD,
+        shared: Shared,
+        assignment: Assignment,
     ) -> None:
         super().__init__(member, local, rule, shared, assignment)
         self._choose = rule.chooser(self.peers.rank)
@@ -143,7 +148,7 @@ class Gossiper(Participant):
             self.peers.ring([self._member.master])
 
     def _last(self) -> None:
-        """Merge what has arrived; take back what nobody will merge."""
+        """Merge messages that have arrived; take back a message that its receiver did not merge."""
         self._words[PRESENT] = 0
         self._merge()
         self._words[ENDED] = 1

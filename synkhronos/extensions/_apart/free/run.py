@@ -34,7 +34,8 @@ from synkhronos._engine.group import Group
 from synkhronos._engine.runner import Task
 from synkhronos._errors import WorkerDied
 from synkhronos._transport.channels.channel import Failure
-from synkhronos.extensions._apart.free.kept import Free
+from synkhronos.extensions._apart.free.free_member import FreeMember, total
+from synkhronos.extensions._apart.free.free_state import FreeState
 from synkhronos.extensions._apart.free.pages import (
     AT_WORK,
     EXCHANGES,
@@ -50,7 +51,6 @@ from synkhronos.extensions._apart.free.pages import (
     STEPS,
     WAITED,
 )
-from synkhronos.extensions._apart.free.participant import Participant, total
 from synkhronos.extensions._apart.points import Point, PointSource
 
 log = logging.getLogger("synkhronos")
@@ -109,8 +109,8 @@ class Run(PointSource):
         self,
         group: Group,
         task: Task,
-        free: Free,
-        participant: Participant,
+        free: FreeState,
+        participant: FreeMember,
         finished: Callable[[dict[str, object]], None],
         counts: SharedVariable,
         stall_warning: float | None,

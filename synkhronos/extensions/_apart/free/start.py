@@ -11,13 +11,13 @@ from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions._apart.free.claims import BatchOrder
 from synkhronos.extensions._apart.free.commands import Rehearse
-from synkhronos.extensions._apart.free.participant import Assignment
+from synkhronos.extensions._apart.free.free_member import Assignment
 from synkhronos.extensions._rows.batches import Batches
-from synkhronos.extensions._step.planned import Planned
+from synkhronos.extensions._step.installed_step import InstalledStep
 
 
 def check_start(
-    made: Planned, args: Sequence[object], kwargs: dict[str, object], batches: object
+    made: InstalledStep, args: Sequence[object], kwargs: dict[str, object], batches: object
 ) -> None:
     """Raise unless members can train on these inputs and batches."""
     what = made.function.what
@@ -35,7 +35,7 @@ def check_start(
 
 
 def assignment_of(
-    made: Planned,
+    made: InstalledStep,
     given: Sequence[object],
     kwargs: dict[str, object],
     batches: Batches,

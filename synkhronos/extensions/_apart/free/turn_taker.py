@@ -10,8 +10,16 @@ from typing import override
 import numpy as np
 
 from synkhronos._engine.member import Member
-from synkhronos._plan.reductions import rounded
+from synkhronos._proofs.reductions import rounded
 from synkhronos.extensions._apart.free.centre import Version
+from synkhronos.extensions._apart.free.free_member import (
+    BLOCK,
+    MOST_NOT_FINITE,
+    Assignment,
+    FreeMember,
+    Shared,
+    not_finite,
+)
 from synkhronos.extensions._apart.free.pages import (
     CLOCK,
     EXCHANGES,
@@ -23,22 +31,14 @@ from synkhronos.extensions._apart.free.pages import (
     STEPS,
     WAITED,
 )
-from synkhronos.extensions._apart.free.participant import (
-    BLOCK,
-    MOST_NOT_FINITE,
-    Assignment,
-    Participant,
-    Shared,
-    not_finite,
-)
 from synkhronos.extensions._apart.free.turns import Turns
-from synkhronos.extensions._apart.own_values import OwnValues
+from synkhronos.extensions._apart.member_values import MemberValues
 from synkhronos.rules._base import STARTS_AS_CENTRE, Turn, TurnRule
 
 _LAST_TRIES = 5  # for a turn, at the end
 
 
-class TurnTaker(Participant):
+class TurnTaker(FreeMember):
     """A member whose rule has a centre."""
 
     rule: TurnRule
@@ -46,7 +46,7 @@ class TurnTaker(Participant):
     def __init__(
         self,
         member: Member,
-        local: OwnValues,
+        local: MemberValues,
         rule: TurnRule,
         shared: Shared,
         assignment: Assignment,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from synkhronos._transport.words.peers import Peers
+from synkhronos._transport.shared_state.peers import Peers
 from synkhronos.extensions._apart.free.pages import ASK, Page
 
 TURN_LOCK, CLAIM_LOCK = 0, 1

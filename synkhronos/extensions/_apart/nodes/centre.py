@@ -10,17 +10,17 @@ import numpy as np
 
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry
-from synkhronos._plan.reductions import Reduction
 from synkhronos._plan.rows import edges
+from synkhronos._proofs.reductions import Reduction
+from synkhronos.extensions._apart.free.free_member import Assignment
 from synkhronos.extensions._apart.free.pages import LOSS, LOSS_ROWS, ROWS
-from synkhronos.extensions._apart.free.participant import Assignment
 from synkhronos.extensions._apart.meeting import Meeting, Vectors
-from synkhronos.extensions._apart.nodes.inside import Inside
-from synkhronos.extensions._step.install import Kept
+from synkhronos.extensions._apart.nodes.node_training import NodeTraining
+from synkhronos.extensions._step.install import MemberState
 from synkhronos.rules._base import RoundRule
 
 
-class NodeCentre(Kept):
+class NodeCentre(MemberState):
     """The centre between the nodes, and how the members of this one train.
 
     Parameters
@@ -34,7 +34,7 @@ class NodeCentre(Kept):
 
     def __init__(
         self,
-        inside: Inside,
+        inside: NodeTraining,
         vectors: list[Vectors],
         entries: list[tuple[Entry, np.ndarray]],
     ) -> None:

@@ -10,14 +10,18 @@ import numpy as np
 
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.member import Member
-from synkhronos._plan.reductions import Reduction, accumulator
+from synkhronos._proofs.reductions import Reduction, accumulator
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._apart.free.allocation import allocated, like, new_page
+from synkhronos.extensions._apart.free.free_member import Assignment
 from synkhronos.extensions._apart.free.pages import Page
-from synkhronos.extensions._apart.free.participant import Assignment
 from synkhronos.extensions._apart.meeting import Vectors, chunk
 from synkhronos.extensions._apart.nodes.centre import NodeCentre
-from synkhronos.extensions._apart.nodes.inside import ByRule, Inside, Together
+from synkhronos.extensions._apart.nodes.node_training import (
+    FreeTraining,
+    NodeTraining,
+    SynchronousTraining,
+)
 from synkhronos.extensions._apart.nodes.team import Team
 from synkhronos.extensions._apart.recipe import (
     PARAMETER,
@@ -46,11 +50,11 @@ class InstallNodes(Install):
     def allocate(self, recipe: LocalRecipe, member: Member) -> NodeCentre:
         """Allocate what the members of a node need, and in its leader the centre."""
         comm = member.communicator
-        inside: Inside
+        inside: NodeTraining
         if self.inside is None:
             inside = _together(recipe, member)
         else:
-            inside = ByRule(allocated(self.inside, recipe, member))
+            inside = FreeTraining(allocated(self.inside, recipe, member))
         arrays, values = inside.arrays, inside.first
         lent: list[np.ndarray] = []
         if comm.home.rank == comm.leader:
@@ -72,7 +76,7 @@ class InstallNodes(Install):
         return NodeCentre(inside, _vectors(inside, centre, outer, totals, comm), entries)
 
 
-def _together(recipe: LocalRecipe, member: Member) -> Together:
+def _together(recipe: LocalRecipe, member: Member) -> SynchronousTraining:
     """Values of the node, and each member's gradients, which the others read."""
     comm, arrays = member.communicator, LocalArrays(recipe)
     home = comm.home
@@ -90,7 +94,7 @@ def _together(recipe: LocalRecipe, member: Member) -> Together:
     leaves = scalars(member, Arrays(recipe.flat).leaf_dtypes)
     each = [e[len(page) : n] for e in exposed]
     team = Team(recipe, arrays, each, values, first, leaves, comm)
-    return Together(team, arrays, [Page(e[0], e[1], home.size) for e in exposed])
+    return SynchronousTraining(team, arrays, [Page(e[0], e[1], home.size) for e in exposed])
 
 
 def _total_of(v: np.ndarray, comm: Communicator) -> np.ndarray:
@@ -100,7 +104,7 @@ def _total_of(v: np.ndarray, comm: Communicator) -> np.ndarray:
 
 
 def _vectors(
-    inside: Inside,
+    inside: NodeTraining,
     centre: Sequence[np.ndarray],
     outer: Sequence[np.ndarray],
     totals: Sequence[np.ndarray],

@@ -22,14 +22,14 @@ from synkhronos.extensions._apart.nodes.run import NodesRun
 from synkhronos.extensions._apart.points import RunEpochs
 from synkhronos.extensions._apart.variables import OwnVariables
 from synkhronos.extensions._rows.batches import Batches
-from synkhronos.extensions._step.made import Made, Rows
-from synkhronos.extensions._step.one_plan import OfOnePlan
-from synkhronos.extensions._step.planned import Planned, TrainPlan
+from synkhronos.extensions._step.installed_step import InstalledStep, TrainPlan
+from synkhronos.extensions._step.plan_methods import PlanMethods
+from synkhronos.extensions._step.step_report import Rows, StepReport
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.rules.nodes import Nodes
 
 
-class NodesFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
+class NodesFunction(PlanMethods, TrainingFunction, ProcessBound, Advised):
     """A training function whose nodes train apart, each by a free rule, and meet.
 
     `make_train_function` makes it, with ``rule=`` a `synkhronos.rules.Nodes`. `start` begins a run.
@@ -64,7 +64,7 @@ class NodesFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
         self, group: Group, plan: TrainPlan, rule: Nodes, statistics: Sequence[SharedVariable]
     ) -> None:
         comm = group.member.communicator
-        self._planned = made = Planned(group, plan)
+        self._planned = made = InstalledStep(group, plan)
         self._own = own = OwnVariables(made, statistics)
         self._running = RunEpochs()
         self._astray = True  # the nodes' centres are to be replaced by the one between them
@@ -142,7 +142,7 @@ class NodesFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
             self._astray = False
         return found
 
-    def reports(self, feed: Rows, slices: int | str) -> Generator[Made]:
+    def reports(self, feed: Rows, slices: int | str) -> Generator[StepReport]:
         """Let nodes train to the end of the epoch, or until `stop`."""
         del slices
         return self._running.reports(self.start, feed)

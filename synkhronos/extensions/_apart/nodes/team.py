@@ -9,19 +9,19 @@ import numpy as np
 
 from synkhronos._engine.commands.call import Argument, Call, as_float
 from synkhronos._engine.member import Member
-from synkhronos._plan.reductions import Reduction, rounded
 from synkhronos._plan.rows import Picks, edges
+from synkhronos._proofs.reductions import Reduction, rounded
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._apart.free.claims import RowsOfBatches
+from synkhronos.extensions._apart.free.free_member import Assignment
 from synkhronos.extensions._apart.free.pages import LOSS, LOSS_ROWS, ROWS, STEPS, Page
-from synkhronos.extensions._apart.free.participant import Assignment
 from synkhronos.extensions._apart.meeting import first_vectors
-from synkhronos.extensions._apart.own_values import OwnValues
+from synkhronos.extensions._apart.member_values import MemberValues
 from synkhronos.extensions._apart.recipe import LocalArrays, LocalRecipe
 from synkhronos.extensions._step.update import FlatUpdate, Inputs, weights_of
 
 
-class Team(OwnValues):
+class Team(MemberValues):
     """The state of a member whose node trains as one: parameters and states are the node's.
 
     Parameters

@@ -10,9 +10,9 @@ import numpy as np
 from synkhronos._engine.commands.base import COMPUTE, COPY, REDUCE, SCATTER, UPDATE, WAIT, Command
 from synkhronos._engine.commands.call import Call, ExtendedCall, contribute_call
 from synkhronos._engine.member import Member
-from synkhronos._plan.reductions import Reduction, accumulator
+from synkhronos._proofs.reductions import Reduction, accumulator
 from synkhronos.extensions._apart.meeting import Vectors, chunk
-from synkhronos.extensions._apart.own_values import OwnValues
+from synkhronos.extensions._apart.member_values import MemberValues
 from synkhronos.extensions._apart.recipe import PARAMETER, STATE, LocalArrays, LocalRecipe
 from synkhronos.extensions._apart.resident import ResidentOwnValues
 from synkhronos.extensions._step.flat import Arrays
@@ -24,7 +24,7 @@ from synkhronos.rules._base import RoundRule
 class InstallLocal(Install):
     """Give each member values of its own, and each node a centre."""
 
-    def allocate(self, recipe: LocalRecipe, member: Member) -> OwnValues:
+    def allocate(self, recipe: LocalRecipe, member: Member) -> MemberValues:
         """Allocate the member's vectors, and in the leader of a node those of the centre."""
         comm = member.communicator
         arrays = LocalArrays(recipe)
@@ -39,7 +39,7 @@ class InstallLocal(Install):
         owns = [e[:n] for e in exposed]
         leaves = scalars(member, Arrays(recipe.flat).leaf_dtypes)
         vectors, views = _mapped(arrays, recipe, owns, shared, member)
-        kind = ResidentOwnValues if recipe.resident else OwnValues
+        kind = ResidentOwnValues if recipe.resident else MemberValues
         local = kind(recipe, arrays, gradients, own, vectors, leaves, member.size)
         local.bind([(member.variables.of(v), view) for v, view in views.items()])
         return local
@@ -113,7 +113,7 @@ class Begin(Command):
 
     def run(self, member: Member) -> None:
         """Copy them."""
-        member.installed.of(OwnValues, self.number).begin(self.states)
+        member.installed.of(MemberValues, self.number).begin(self.states)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class LocalStep(ExtendedCall):
 
     def run(self, member: Member) -> object:
         """Compute with own values; once all members have, change them."""
-        local = member.installed.of(OwnValues, self.update)
+        local = member.installed.of(MemberValues, self.update)
         clock = member.measured.clocks[self.update].mine
         clock.start(counted=not self.call.first and member.replicas[self.update].used)
         part, outputs = local.computed(self.call, member, lambda _: clock.lap(SCATTER))
@@ -167,7 +167,7 @@ class LocalSteps(Command):
 
     def run(self, member: Member) -> list[object]:
         """Make the steps without waiting for the others, then wait for them."""
-        local = member.installed.of(OwnValues, self.update)
+        local = member.installed.of(MemberValues, self.update)
         restore = local.saved()
         try:
             found = [self._step(call, member, local) for call in self.calls]
@@ -179,7 +179,7 @@ class LocalSteps(Command):
             raise
         return found
 
-    def _step(self, call: Call, member: Member, local: OwnValues) -> object:
+    def _step(self, call: Call, member: Member, local: MemberValues) -> object:
         part, outputs = local.computed(call, member)
         n = len(call.outputs)
         local.step(part, outputs[n:], self.partials, self.average)()
@@ -221,5 +221,5 @@ class Meet(Command):
     def run(self, member: Member) -> None:
         """Meet, and change the centre in place."""
         with member.uninterrupted():
-            local = member.installed.of(OwnValues, self.number)
+            local = member.installed.of(MemberValues, self.number)
             local.meet(member, self.rule, self.meeting, self.publish)

@@ -34,9 +34,9 @@ from synkhronos.extensions._apart.rounds.commands import (
 )
 from synkhronos.extensions._apart.variables import OwnVariables
 from synkhronos.extensions._step.function import TrainFunction
-from synkhronos.extensions._step.made import Made, Rows, steps_of
-from synkhronos.extensions._step.one_plan import OfOnePlan
-from synkhronos.extensions._step.planned import Planned, TrainPlan
+from synkhronos.extensions._step.installed_step import InstalledStep, TrainPlan
+from synkhronos.extensions._step.plan_methods import PlanMethods
+from synkhronos.extensions._step.step_report import Rows, StepReport, steps_of
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.rules._base import RoundRule
 
@@ -45,7 +45,7 @@ log = logging.getLogger("synkhronos")
 _STEPS, _MEETINGS = 0, 1
 
 
-class RoundFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
+class RoundFunction(PlanMethods, TrainingFunction, ProcessBound, Advised):
     """A training function whose members train apart and meet after each period of the rule.
 
     `make_train_function` makes it, with ``rule=`` a round rule of `synkhronos.rules`. Between
@@ -84,7 +84,7 @@ class RoundFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
         warm: TrainFunction | None,
     ) -> None:
         command_of = functools.partial(_local_step, plan.goal.average, plan.partials)
-        self._planned = made = Planned(group, plan, command_of)
+        self._planned = made = InstalledStep(group, plan, command_of)
         self._own = own = OwnVariables(made, statistics)
         self._warm = warm
         kind = type(rule).__name__
@@ -395,7 +395,7 @@ class RoundFunction(OfOnePlan, TrainingFunction, ProcessBound, Advised):
     def _recipe(self) -> LocalRecipe:
         return self._own.recipe(self._first)
 
-    def reports(self, feed: Rows, slices: int | str) -> Generator[Made]:
+    def reports(self, feed: Rows, slices: int | str) -> Generator[StepReport]:
         """Make a step of each batch of the rest of an epoch."""
         return steps_of(functools.partial(self, num_slices=slices), feed)
 

@@ -1,0 +1,20 @@
+"""All that makes functions and keeps them: modes, rewrites, machine code, and what tells of it.
+
+Each room imports only itself and the rooms before it.
+
+===================  =============================================================================
+``graph_types``      PyTensor's types, where its annotations say less than is known
+``memory``           memory that functions have left goes back to the kernel
+``terminal``         one line of a terminal that is drawn over and over
+``late_imports``     code for numba and JAX that is imported when a graph is compiled
+``where``            rewrites of some graphs only
+``loops``            loops over arrays, compiled by numba
+``compile_cache``    what compiled functions leave for other processes
+``array_functions``  functions of arrays, for operations that have functions of one number only
+``array_loops``      loops of scalars that make each step for all elements at once
+``python_mode``      the mode of functions of a few values, which Python evaluates
+``vectorised``       elementary and special functions that a compiler vectorises
+``lean``             operations of PyTensor that compile slowly, with numba code of our own
+``progress``         tells the user of compiling and proofs
+===================  =============================================================================
+"""

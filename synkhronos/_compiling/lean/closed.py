@@ -1,0 +1,35 @@
+"""A linker whose functions are called by other numba code, and do not become a part of it.
+
+numba links the code of a function into each of its callers, and optimises it there again. For a
+log-density this takes seconds, in each process if the caller is not cached.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from synkhronos._compiling.lean.linker import LeanLinker
+
+
+class ClosedLinker(LeanLinker):
+    """Compiles functions that numba code calls by their address."""
+
+    def jit_compile(self, fn: Any) -> Any:
+        """Return the compiled function of a graph."""
+        found = super().jit_compile(fn)
+        compile_for = getattr(found, "compile", None)
+        if compile_for is None:
+            return found
+
+        def compile_closed(types: object) -> object:
+            entry: object = compile_for(types)
+            for result in found.overloads.values():
+                # finds or makes the machine code, whose symbol other code may then name
+                result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
+                result.library._shared_module = llvm.parse_assembly("")  # callers link this
+            return entry
+
+        found.compile = compile_closed
+        return found

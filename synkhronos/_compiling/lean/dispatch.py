@@ -1,0 +1,54 @@
+"""Tells PyTensor's numba linker the code of lean operations."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Apply
+from pytensor.link.numba.dispatch.basic import register_funcify_and_cache_key
+from pytensor.tensor.basic import Alloc, Split
+from pytensor.tensor.elemwise import CAReduce
+from pytensor.tensor.math import Dot
+from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.type_other import NoneTypeT
+
+from synkhronos._compiling.lean import products, reductions, shapes
+from synkhronos._compiling.lean.op import Lean
+
+
+def _key(module: Any, *parts: Any) -> str:
+    """A key of machine code; it becomes part of a file's name.
+
+    Cached code imports the module of the functions that it was made of, so its name is a part.
+    """
+    return sha256(str((module.__name__, module.VERSION, *parts)).encode()).hexdigest()
+
+
+@register_funcify_and_cache_key(Lean)  # type: ignore[untyped-decorator]
+def _funcify(lean: Lean, node: Apply, **kwargs: Any) -> tuple[Any, str]:
+    """Return a function of numba, and the key of its machine code.
+
+    Numba itself adds the dtypes, ranks and layouts of the arguments to the key.
+    """
+    op: Any = lean.op
+    given, dtype = node.inputs[0].type, node.outputs[0].type.dtype
+    if isinstance(op, Dot):
+        return products.product(dtype), _key(products, dtype)
+    if isinstance(op, CAReduce):
+        wide = np.dtype(getattr(op, "acc_dtype", None) or dtype)
+        function = reductions.reduction(op, given.ndim, np.dtype(dtype), wide)
+        scalar = type(op.scalar_op).__name__
+        return function, _key(reductions, scalar, given.ndim, op.axis, dtype, wide)
+    if isinstance(op, Alloc):
+        ndim = node.outputs[0].type.ndim
+        key = _key(shapes, "fill", ndim, given.ndim, dtype)
+        return shapes.fill(ndim, given.ndim, np.dtype(dtype)), key
+    if isinstance(op, SpecifyShape):
+        checked = [not isinstance(v.type, NoneTypeT) for v in node.inputs[1:]]
+        return shapes.checked_shape(checked), _key(shapes, "checked", checked)
+    if isinstance(op, Split):
+        axis, pieces = int(op.axis or 0), len(node.outputs)
+        return shapes.split(axis, pieces), _key(shapes, "split", axis, pieces)
+    raise NotImplementedError(f"{lean} has no numba code")

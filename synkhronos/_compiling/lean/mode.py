@@ -1,0 +1,48 @@
+"""The mode in which the functions of groups are compiled."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytensor
+from pytensor.compile.mode import Mode, get_mode
+from pytensor.link.numba.linker import NumbaLinker
+
+from synkhronos._compiling.compile_cache import compiles_at_call
+from synkhronos._compiling.lean import exponentials
+from synkhronos._compiling.lean.linker import LeanLinker
+from synkhronos._compiling.lean.rewrite import TAG, register
+from synkhronos._compiling.vectorised.rewrite import tags
+
+
+def lean(mode: object) -> Any:
+    """The mode for a function of a group: in mode NUMBA, with operations of this package's own.
+
+    They are lean ones and, if the group wants them, vectorised ones. Other modes stay as they are.
+    """
+    found = get_mode(mode)
+    if type(found) is not Mode or type(found.linker) is not NumbaLinker:
+        return mode
+    return with_lean(Mode(LeanLinker(), found.provided_optimizer))
+
+
+def with_lean(mode: Mode) -> Mode:
+    """A mode for numba, with this package's operations."""
+    register()
+    found: Mode = mode.including(TAG, *tags()).excluding(exponentials.PLAIN)
+    return found
+
+
+@contextlib.contextmanager
+def without_c(mode: object) -> Iterator[None]:
+    """A context in which PyTensor computes constants in Python, if the mode uses no C.
+
+    PyTensor else compiles C code for each kind of constant expression that it folds, 1 to 3 s each.
+    """
+    if not compiles_at_call(mode):
+        yield
+        return
+    with pytensor.config.change_flags(cxx=""):
+        yield

@@ -1,0 +1,164 @@
+"""Replaces operations by ones whose numba code compiles in a fraction of the time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from pytensor.compile.mode import optdb
+from pytensor.graph.basic import Apply
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
+from pytensor.tensor.basic import Alloc, Split
+from pytensor.tensor.elemwise import CAReduce
+from pytensor.tensor.math import Dot, cast
+from pytensor.tensor.shape import SpecifyShape
+
+from synkhronos._compiling.lean.exponentials import join_alike
+from synkhronos._compiling.lean.gathers import GathersByLoops
+from synkhronos._compiling.lean.narrow import WithoutAxesOfOne
+from synkhronos._compiling.lean.op import Lean
+from synkhronos._compiling.lean.outer import SumsOfOuterProducts
+from synkhronos._compiling.where import Where
+
+log = logging.getLogger("synkhronos")
+
+TAG = "synkhronos_lean"
+_FLOATS = ("float32", "float64")
+_BEFORE_FUSION = 48.6
+_BEFORE_INDEXED_LOOPS = 99.0  # PyTensor joins gathers and loops at 100
+_LAST = 1001.0  # a position after all of PyTensor's own rewrites, and after those of `nn`
+
+
+def _is_product(op: Op, node: Apply) -> bool:
+    return node.outputs[0].type.dtype in _FLOATS
+
+
+def operands_alike(node: Apply) -> list[Any]:
+    """The operands of a product in the dtype of the result, to which PyTensor's code casts them."""
+    dtype = node.outputs[0].type.dtype
+    return [v if v.type.dtype == dtype else cast(v, dtype) for v in node.inputs]
+
+
+# The scalar operations of reductions, by the name of their class.
+_COMBINED = ("Add", "Mul", "Maximum", "Minimum", "AND", "OR")
+_REDUCED = (*_FLOATS, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def _is_reduction(op: Any, node: Apply) -> bool:
+    kinds = [node.inputs[0].type.dtype, node.outputs[0].type.dtype]
+    kinds += [d] if (d := getattr(op, "acc_dtype", None)) else []
+    return (
+        type(op.scalar_op).__name__ in _COMBINED
+        and 0 < node.inputs[0].type.ndim <= 4
+        and op.axis != ()
+        and not getattr(op, "initial", False)  # a value for no elements
+        and all(k in (*_REDUCED, "bool") for k in kinds)
+    )
+
+
+def _is_fill(op: Op, node: Apply) -> bool:
+    return all(length == 1 for length in node.inputs[0].type.shape)
+
+
+def _is_divided(op: Any, node: Apply) -> bool:
+    return bool(op.len_splits > 1)
+
+
+def _always(op: Op, node: Apply) -> bool:
+    return True
+
+
+_OF_REDUCTIONS = {"scalar_op", "axis", "dtype", "acc_dtype", "initial"}
+_OF_REDUCTIONS |= {"upcast_discrete_output", "no_zeros_in_input"}  # these change no value
+
+# For each class of operations: the properties that this package knows, and whether it has code for
+# a node.
+_KNOWN: dict[type, tuple[set[str], Callable[[Any, Apply], bool]]] = {
+    Dot: (set(), _is_product),
+    CAReduce: (_OF_REDUCTIONS, _is_reduction),
+    Alloc: (set(), _is_fill),
+    SpecifyShape: (set(), _always),
+    Split: ({"len_splits", "axis"}, _is_divided),
+}
+
+
+def _known(op: Op) -> type | None:
+    """The class of operations that an operation belongs to; subclasses only of reductions."""
+    if isinstance(op, CAReduce):
+        return CAReduce
+    return type(op) if type(op) in _KNOWN else None
+
+
+class _Replace(Where):
+    """Puts lean operations into a graph that is otherwise ready for numba."""
+
+    def __init__(self, operation: type = object, tag: str = "") -> None:
+        super().__init__(operation, tag)
+        self.refused: set[type] = set()
+        self.available: bool | None = None
+
+    def change(self, fgraph: FunctionGraph) -> None:
+        """Replace the nodes that this package has code for."""
+        if not self._is_available():
+            return
+        for node in fgraph.toposort():
+            kind = _known(node.op)
+            if kind is None or not self._is_fit(kind, node):
+                continue
+            inputs = operands_alike(node) if kind is Dot else node.inputs
+            new = Apply(Lean(node.op), inputs, [v.type() for v in node.outputs])
+            pairs = list(zip(node.outputs, new.outputs, strict=True))
+            fgraph.replace_all(pairs, reason=TAG)
+
+    def _is_available(self) -> bool:
+        """Whether the code can be imported; PyTensor's and numba's own parts may change."""
+        if self.available is None:
+            try:
+                import_module("synkhronos._compiling.lean.dispatch")
+                self.available = True
+            except (ImportError, AttributeError) as exc:
+                self.available = False
+                log.info("first calls take longer: PyTensor's own numba code is used (%s)", exc)
+        return self.available
+
+    def _is_fit(self, kind: type, node: Apply) -> bool:
+        properties, is_fit = _KNOWN[kind]
+        unknown = set(getattr(node.op, "__props__", ())) - properties
+        if unknown:
+            if kind not in self.refused:
+                self.refused.add(kind)
+                log.info(
+                    "first calls take longer: PyTensor's own numba code is used for %s, which has "
+                    "unknown properties %s",
+                    kind.__name__,
+                    sorted(unknown),
+                )
+            return False
+        return is_fit(node.op, node)
+
+
+def register() -> None:
+    """Register the rewrites, which only modes that include their tag use.
+
+    The mode of a graph for numba may get the tag while the graph is rewritten.
+    """
+    if TAG in optdb:
+        return
+    optdb["specialize"].register("synkhronos_lean_exponentials", join_alike, TAG)
+    for name, kind, position in (
+        ("operations", _Replace, _LAST),
+        ("outer_products", SumsOfOuterProducts, _BEFORE_FUSION),
+        ("without_axes", WithoutAxesOfOne, _BEFORE_FUSION),
+        ("gathers", GathersByLoops, _BEFORE_INDEXED_LOOPS),
+    ):
+        optdb.register(f"synkhronos_lean_{name}", kind(tag=TAG), TAG, "numba", position=position)
+
+
+def register_where(operation: type) -> None:
+    """Replace operations in all graphs for numba with this operation, also those of the user."""
+    name = f"synkhronos_lean_where_{operation.__name__}"
+    if name not in optdb:
+        optdb.register(name, _Replace(operation), "numba", position=_LAST)

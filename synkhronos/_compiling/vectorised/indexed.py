@@ -1,0 +1,52 @@
+"""Loops with vectorised functions stay apart from what would keep them from being vectorised.
+
+PyTensor adds up by indices, and looks whether a condition holds in all rows, inside of the loop
+that computes the terms. LLVM does not vectorise such a loop: 1,000,000 rows with one `exp` take 54
+ms instead of 9.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from pytensor.compile.ops import view_op
+from pytensor.graph.basic import Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import All
+from pytensor.tensor.subtensor import AdvancedIncSubtensor
+
+from synkhronos._compiling.vectorised.op import has_vectorised
+from synkhronos._compiling.where import Where
+
+
+class SumsByIndexOutside(Where):
+    """Puts a view between a loop with vectorised functions and a sum by indices of its result."""
+
+    def change(self, fgraph: FunctionGraph) -> None:
+        """Change the graph, before PyTensor joins loops with their indices and reductions."""
+        for node in fgraph.toposort():
+            position = _terms(node.op)
+            if position is not None and _vectorised(node.inputs[position]):
+                terms = cast(Variable, view_op(node.inputs[position]))
+                fgraph.change_node_input(node, position, terms, reason="synkhronos_sums_by_index")
+
+
+def _terms(op: object) -> int | None:
+    """The position of the input that a sum by indices adds up, or a condition looks at."""
+    if isinstance(op, AdvancedIncSubtensor):
+        return 1
+    return 0 if isinstance(op, All) else None
+
+
+def _vectorised(terms: Variable) -> bool:
+    """Whether a loop with vectorised functions computes more than one number."""
+    node = terms.owner
+    while node is not None and isinstance(node.op, DimShuffle):
+        node = node.inputs[0].owner
+    return (
+        node is not None
+        and isinstance(node.op, Elemwise)
+        and has_vectorised(node.op.scalar_op)
+        and not all(all(v.type.broadcastable) for v in node.inputs)
+    )

@@ -1,0 +1,350 @@
+"""`sample`: one call divides the cores into chains and members, and samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+import pytensor
+from pymc.model import Model, modelcontext
+from pymc.sampling.mcmc import NUTPIE_INSTALLED
+from pymc.step_methods import NUTS, STEP_METHODS
+from pytensor.gradient import NullTypeGradError
+from pytensor.link.jax.linker import JAXLinker
+from pytensor.link.numba.linker import NumbaLinker
+
+from synkhronos._checks import is_integer, plain, shown
+from synkhronos._compiling.progress import silent, tell
+from synkhronos._engine.graph_types import ModeLike
+from synkhronos._errors import InputError, InputTypeError
+from synkhronos._host import cores as _cores
+from synkhronos._host.system import trouble
+from synkhronos.pymc._density.divided import check_counts, model_of, refuse_divided
+from synkhronos.pymc._density.estimate import gradient_seconds, gradients_in_turn
+from synkhronos.pymc._density.fast import Faster, copied
+from synkhronos.pymc._density.likelihood import mode_of
+from synkhronos.pymc._density.nutpie import sample as pm_sample
+from synkhronos.pymc._reading.bambi import tell_of_own_fit
+from synkhronos.pymc._reading.declared import Declared
+from synkhronos.pymc._reading.rewrites import untraced
+from synkhronos.pymc._reading.terms import Terms, read_model
+
+JAX_SAMPLERS = ("numpyro", "blackjax")
+_MOST_CHAINS = 4  # that `pm.sample` takes by itself
+# Of all gradients, plain: to prove and compile a density takes about 2 s more. To divide it, to
+# compile for members and to measure takes longer than sampling with a density on one core.
+_CHEAP_SECONDS, _LONG_SECONDS = 2.0, 60.0
+
+
+class Way(Protocol):
+    """A model that is prepared to be sampled; the end of ``with`` restores it."""
+
+    @property
+    def plan(self) -> object:
+        """Its text is the line that tells the way."""
+
+    def sample(self, **kwargs: Any) -> Any:
+        """Sample, with arguments of `pm.sample`."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class OnOneCore(Faster):
+    """A model with a faster log-density, for each chain on one core.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    terms : Terms
+    repeated : bool
+    given : mapping
+        Arguments of `pm.sample`.
+
+    Attributes
+    ----------
+    plan : str
+        The line that tells it.
+    """
+
+    def __init__(self, model: Any, terms: Terms, repeated: bool, given: Mapping[str, Any]) -> None:
+        super().__init__(model, terms, repeated=repeated)
+        self._given = given
+        chains, at_once = given["chains"], given["cores"]
+        count = "1 chain" if chains == 1 else f"{chains} chains, {at_once} at once"
+        self.plan = f"{count} with a faster density on one core each, by {given['nuts_sampler']}"
+
+    def sample(self, **kwargs: Any) -> Any:
+        """Call `pm.sample` with the model."""
+        return pm_sample(**{**self._given, **kwargs})
+
+
+def sampler_of(model: Model, given: Mapping[str, object]) -> str:
+    """The sampler that `pm.sample` takes with these arguments."""
+    if given.get("nuts_sampler") is not None:
+        return str(given["nuts_sampler"])
+    initvals = given.get("initvals")
+    compile_kwargs = given.get("compile_kwargs") or {}
+    mode = given.get("backend") or compile_kwargs.get("mode")
+    takes_nutpie = (
+        NUTPIE_INSTALLED
+        and not set(model.value_vars) - set(model.continuous_value_vars)
+        and all(given.get(name) is None for name in ("step", "trace", "callback"))
+        and given.get("init", "auto") == "auto"
+        and given.get("return_inferencedata", True)
+        and (initvals is None or isinstance(initvals, dict))
+        and isinstance(mode_of(mode).linker, NumbaLinker | JAXLinker)
+        and _all_by_nuts(model)  # last, since it takes the time of a gradient's graph
+    )
+    return "nutpie" if takes_nutpie else "pymc"
+
+
+def _all_by_nuts(model: Model) -> bool:
+    """Whether `pm.sample` gives all parameters to NUTS: one without a gradient gets Slice."""
+    try:
+        pytensor.grad(model.logp(), model.value_vars, disconnected_inputs="ignore")
+    except (NotImplementedError, NullTypeGradError):
+        return False
+    return all(
+        max(STEP_METHODS, key=lambda method, rv=rv: method._competence(rv, True)) is NUTS
+        for rv in model.free_RVs
+    )
+
+
+def sample(
+    first: Any = None,
+    /,
+    *,
+    model: Any = None,
+    chains: int | None = None,
+    cores: int | None = None,
+    dim: str | None = None,
+    members_per_chain: int | None = None,
+    mode: ModeLike = None,
+    row_wise: Sequence[object] = (),
+    repeated: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """`pm.sample` in less time: a faster gradient on each core, and several cores for a chain.
+
+    The arguments and the result are those of `pm.sample`. One line tells which way is taken:
+
+    ======================================  ======================================================
+    the model, and the machine              way
+    ======================================  ======================================================
+    at least as many chains as cores        the log-density of `fast`, in the threads of nutpie or
+                                            the processes of PyMC's samplers
+    more cores than chains                  members of each chain (`parallel`), if that is measured
+                                            to be faster than `fast`; chains of nutpie that run at
+                                            once have a process each
+    JAX samples (numpyro, blackjax)         all members for each chain, one chain after another, if
+                                            that is measured to be faster than the plain model
+    cheap to sample, or not divisible,      `pm.sample` as it is
+    or `step` for all its parameters
+    ======================================  ======================================================
+
+    Parameters
+    ----------
+    first : pymc.Model or int, optional
+        The model; or the number of draws, as for `pm.sample`.
+    model : pymc.Model, optional
+        Default: `first`, or the model of the current context.
+    chains : int, optional
+        The number of chains. Default: that of `pm.sample`, the number of cores, and at least 2;
+        without `cores` at most 4.
+    cores : int, optional
+        The number of cores for chains and members together. Default, and at most: all that this
+        process may use.
+    dim : str, optional
+        The model's dimension whose entries are divided, as for `parallel`. If it is named and the
+        model cannot be divided, the error is raised.
+    members_per_chain : int, optional
+        The number of members of each chain; the model is then divided without a measurement.
+    mode : str or Mode, optional
+        The mode that members compile for. Default: PyTensor's mode.
+    row_wise : sequence, optional
+        As for `parallel`.
+    repeated : bool, optional
+        As for `parallel`.
+    **kwargs
+        Any other argument of `pm.sample`: draws, tune, random_seed, idata_kwargs, progressbar,
+        quiet (also without our lines), nuts_sampler, nuts (settings of the sampler) and so on.
+
+    Returns
+    -------
+    xarray.DataTree
+        What `pm.sample` returns.
+
+    Raises
+    ------
+    InputError
+        A number is below 1, an entry of `row_wise` is not known, or the model is divided already.
+    WorkerError, WorkerDied
+        A member failed in the process that samples. Where chains have processes of their own, PyMC
+        raises an error of its own with this one as text.
+
+    Notes
+    -----
+    Cost: the model is read in about 0.1 s; if it is cheap to sample, that is all. Else it is
+    proved, and measured where there are more cores than chains, which takes some seconds.
+
+    With the same random_seed and the same way, draws are bit-identical. In another way or with
+    another number of members, they differ by rounding, which grows along a chain. A measurement may
+    choose another way in another run: name `members_per_chain` where draws must be the same.
+
+    On several nodes (mpirun) each node samples its share of the chains, by a plan of its own. If
+    there are fewer chains than nodes, the members of all nodes divide each chain's likelihood, and
+    chains run one after another.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, synkhronos as synk
+    >>> with pm.Model() as model:
+    ...     y = pm.Normal("y", pm.Normal("mu"), 1, observed=np.arange(5.0))
+    >>> given = dict(tune=5, random_seed=1, progressbar=False, quiet=True)
+    >>> given |= dict(compute_convergence_checks=False)
+    >>> with model:
+    ...     idata = synk.pymc.sample(5, chains=2, cores=1, nuts_sampler="pymc", **given)
+    >>> idata.posterior["mu"].shape
+    (2, 5)
+    """
+    if is_integer(draws := plain(first)):
+        if "draws" in kwargs:
+            raise InputError(f"sample({draws}, draws={kwargs['draws']}): give draws once")
+        kwargs["draws"] = draws
+    elif first is not None:
+        if model is not None:
+            raise InputError(
+                f"sample({shown(first)}, model=...): give the number of draws first, or the model "
+                "once"
+            )
+        model = first
+    if kwargs.get("draws", 0) is None:
+        raise InputTypeError("sample(draws=None): give a number of draws, or leave it out")
+    check_counts(chains=chains, cores=cores, members_per_chain=members_per_chain)
+    model = _model_of(model)
+    refuse_divided(model)
+    tell_of_own_fit(model)
+    there = len(_cores.available())
+    chains = chains or max(2, cores or min(_MOST_CHAINS, there))
+    asked = {"members_per_chain": members_per_chain, "mode": mode}
+    asked |= {"row_wise": row_wise, "repeated": repeated}
+    with silent(bool(kwargs.get("quiet"))):
+        return _sample(model, dim, chains, cores, asked, kwargs)
+
+
+def _model_of(model: object) -> Model:
+    """The model that `pm.sample` samples: an inner one alone, if it is given or entered."""
+    model_of(model, "sample")  # with its errors
+    return modelcontext(model)
+
+
+def _sample(
+    model: Model,
+    dim: str | None,
+    chains: int,
+    cores: int | None,
+    asked: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> Any:
+    """Choose a way and sample by it, with arguments that are checked."""
+    Declared(model, asked["row_wise"])  # a wrong entry is no reason to sample plainly
+    there = len(_cores.available())
+    if not trouble():
+        members: Any = import_module("synkhronos.pymc._chains.members")
+        all_given = {"chains": chains, "cores": cores, "dim": dim, **asked, **given}
+        if (found := members.sampled_over_nodes(model, all_given)) is not None:
+            return found
+    few = f" ({cores} cores were asked for, {there} are there)" if there < (cores or 0) else ""
+    cores = min(cores or there, there)
+    try:
+        way, of_way = way_of(model, dim, chains, cores, asked, given)
+    except InputError as exc:
+        if dim is not None:
+            raise
+        tell(f"the model is sampled plainly{few}: {' '.join(str(exc).split())}")
+        as_it_is = {"model": model, "chains": chains, "cores": min(chains, cores)}
+        return pm_sample(**{**as_it_is, **given})
+    with way:
+        tell(f"{way.plan}{few}")
+        return way.sample(**of_way)
+
+
+def frozen_first(model: Any, sampler: str, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A copy with constants for data, if nutpie is to sample one, and arguments that ask for none.
+
+    nutpie's own copy would have PyMC's log-density.
+    """
+    options = dict(given.get("compile_kwargs") or {})
+    if sampler != "nutpie":
+        return model, dict(given)
+    asked, options["freeze_model"] = options.get("freeze_model"), False
+    mode = given.get("backend") or options.get("mode")
+    if asked is None:
+        asked = isinstance(mode_of(mode).linker, JAXLinker)
+    found = {**given, "compile_kwargs": options}
+    if not asked:
+        return model, found
+    if isinstance(starts := given.get("initvals"), Mapping):
+        found["initvals"] = {getattr(key, "name", key): value for key, value in starts.items()}
+    return copied(model, frozen=True), found
+
+
+def way_of(
+    model: Model,
+    dim: str | None,
+    chains: int,
+    cores: int,
+    asked: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> tuple[Way, Mapping[str, Any]]:
+    """The model with the density that it is sampled by, until the end of ``with``; the arguments.
+
+    Raises
+    ------
+    InputError
+        `pm.sample` as it is takes no longer, with the reason.
+    """
+    if model.parent is not None:
+        raise InputError("it is nested in another model, and `pm.sample` samples it alone")
+    if _made_for_all(model, given.get("step")):
+        raise InputError(
+            "its step methods have compiled its log-density already; make the model faster first "
+            "(synk.pymc.fast), and the step methods of that one"
+        )
+    with untraced():
+        terms = read_model(model, dim, asked["row_wise"])
+    seconds = gradients_in_turn(chains, cores, given) * gradient_seconds(
+        [t.variable for t in terms.all], terms.shapes
+    )
+    named = asked["members_per_chain"] is not None
+    if not named and seconds < _CHEAP_SECONDS:
+        raise InputError(
+            f"the gradients of its {sum(t.rows for t in terms.all):,} rows take about "
+            f"{seconds:.1g} s in all, less than to prepare it"
+        )
+    sampler = sampler_of(model, given)
+    sampled, given = frozen_first(model, sampler, given)
+    if sampled is not model:
+        with untraced():
+            terms = read_model(sampled, dim, asked["row_wise"])
+    if not trouble():
+        members: Any = import_module("synkhronos.pymc._chains.members")
+        long = chains < cores and seconds >= _LONG_SECONDS
+        if named or long or sampler in JAX_SAMPLERS or members.launch() is not None:
+            way = members.Sampling(sampled, terms, cores, sampler, dim=dim, chains=chains, **asked)
+            if not way.slower:
+                return cast(Way, way), given
+            if sampler in JAX_SAMPLERS:
+                raise InputError(way.slower)
+    own = {"model": sampled, "chains": chains, "cores": min(chains, cores), "nuts_sampler": sampler}
+    return OnOneCore(sampled, terms, asked["repeated"], own), given
+
+
+def _made_for_all(model: Model, step: object) -> bool:
+    """Whether the user has made step methods for all variables: they compile when they are made."""
+    steps = step if isinstance(step, list | tuple) else [step]
+    assigned = {v for each in steps for v in getattr(each, "vars", ())}
+    return bool(assigned) and assigned.issuperset(model.value_vars)

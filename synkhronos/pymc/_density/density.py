@@ -1,0 +1,192 @@
+"""The likelihood as an operation that needs no group: its graph is a part of the model's function.
+
+`Density` is what `fast` puts into a model's log-density. Whoever compiles the model for numba
+(PyMC, nutpie) gets the code that members run, inside of that function. For other modes its graph
+becomes a part of the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.mode import optdb
+from pytensor.gradient import DisconnectedType
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.basic import MergeOptimizer, get_active_mode, graph_rewriter
+from pytensor.link.numba.linker import NumbaLinker
+
+from synkhronos._compiling.lean.mode import with_lean
+from synkhronos._compiling.lean.rewrite import register as register_lean
+from synkhronos._compiling.python_mode import python_mode
+from synkhronos._compiling.vectorised.rewrite import register as register_vectorised
+from synkhronos._compiling.vectorised.tails import expanded
+from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
+from synkhronos.pymc._density.op import pulled_back
+from synkhronos.pymc._reading.rows import is_smooth
+
+# Before PyTensor's first rewrites, and after those that know nothing of loops.
+_FIRST, _BEFORE_LOOPS = -0.02, 47.0
+
+
+class Density(OpFromGraph):
+    """Sources, data -> log-density, its gradients by the smooth sources.
+
+    Parameters
+    ----------
+    inputs, outputs : list of Variable
+        The graph.
+    smooth : tuple of bool
+        For each input, whether there is a gradient by it.
+    """
+
+    def __init__(
+        self, inputs: list[Variable], outputs: list[Variable], smooth: tuple[bool, ...]
+    ) -> None:
+        super().__init__(inputs, outputs, name="density", on_unused_input="ignore")
+        self.smooth = smooth
+        self._in_python: Callable[..., list[object]] | None = None
+
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
+        """Outputs depend on the inputs by which there is a gradient."""
+        return [[smooth] * len(node.outputs) for smooth in self.smooth]
+
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+        """Evaluate the graph in Python; numba and JAX do not come here."""
+        if self._in_python is None:
+            graph = self.fgraph.unfreeze()
+            self._in_python = pytensor.function(
+                graph.inputs, graph.outputs, mode=python_mode(), on_unused_input="ignore"
+            )
+        for storage, value in zip(output_storage, self._in_python(*inputs), strict=True):
+            storage[0] = value
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_in_python": None}
+
+    def pullback(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
+    ) -> list[Variable]:
+        """The gradients, which are outputs; second derivatives are those of the graph."""
+        if all(isinstance(c.type, DisconnectedType) for c in cotangents[1:]):
+            return pulled_back(outputs, cotangents[0], self.smooth)
+        found = super().pullback(inputs, outputs, cotangents)
+        pairs = zip(found, self.smooth, strict=True)
+        return [v if smooth else DisconnectedType()() for v, smooth in pairs]
+
+
+def density(
+    likelihood: Likelihood, data: Sequence[Sequence[Variable]], sources: Sequence[Variable]
+) -> list[Any]:
+    """The outputs of a `Density`: the log-density, and the gradient by each smooth source.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    data : sequence of sequence of Variable
+        For each of its parts, constants or shared variables: the arrays with rows, then those that
+        are needed whole.
+    sources : sequence of Variable
+        In place of the pieces of theta, and of the latents.
+    """
+    places = [v.type() for v in sources]
+    inputs, outer, values = list(places), list(sources), []
+    gradients: dict[int, list[Any]] = {}
+    for part, arrays in zip(likelihood.parts, data, strict=True):
+        made = [v.type() for v in arrays]
+        inputs += made
+        outer += arrays
+        value, found = _applied(part, likelihood, places, made)
+        values.append(value)
+        for i, gradient in found.items():
+            gradients.setdefault(i, []).append(gradient)
+    smooth = [is_smooth(v) for v in places]
+    by_sources = [
+        (pt.add(*found) if (found := gradients.get(i)) else pt.zeros_like(v)).astype(v.type.dtype)
+        for i, v in enumerate(places)
+        if smooth[i]
+    ]
+    flags = (*smooth, *[False] * (len(inputs) - len(places)))
+    operation = Density(inputs, [pt.add(*values).astype("float64"), *by_sources], flags)
+    outputs: list[Any] = operation(*outer, return_list=True)
+    return outputs
+
+
+def _applied(
+    part: DividedTerms, likelihood: Likelihood, places: Sequence[Any], made: Sequence[Any]
+) -> tuple[Any, dict[int, Any]]:
+    """The value of a part on places of sources and data, and the gradients by number of place."""
+    number = {p: i for i, p in enumerate(likelihood.pieces)}
+    latents = [len(number) + i for i in part.latents]
+    pieces = [number[p] for p in part.pieces]
+    smooth = [i for i in latents if is_smooth(places[i])]
+    theta, *whole = part.broadcast  # in place of theta there are the pieces
+    del theta
+    given = [*[places[i] for i in [*pieces, *latents]], *made]
+    pairs = zip([*part.pieces.values(), *part.scattered, *whole], given, strict=True)
+    value, *found = clone_replace(
+        [part.value, *part.by_pieces.values(), *part.by_latents],
+        replace=[(a, b.astype(a.type.dtype)) for a, b in pairs],
+        rebuild_strict=False,
+    )
+    return value, dict(zip([*[number[p] for p in part.by_pieces], *smooth], found, strict=True))
+
+
+@graph_rewriter  # type: ignore[untyped-decorator]
+def _inline(fgraph: FunctionGraph) -> None:
+    """Modes without numba get the graph, with PyTensor's own operations."""
+    if isinstance(get_active_mode(fgraph).linker, NumbaLinker):
+        return
+    for node in [n for n in fgraph.toposort() if isinstance(n.op, Density)]:
+        inner = node.op.fgraph.unfreeze()
+        outputs = expanded(inner.outputs)
+        pairs = dict(zip(inner.inputs, node.inputs, strict=True))
+        found = clone_replace(outputs, replace=pairs, rebuild_strict=False)
+        fgraph.replace_all(list(zip(node.outputs, found, strict=True)), reason="inline_density")
+
+
+@graph_rewriter  # type: ignore[untyped-decorator]
+def _join(fgraph: FunctionGraph) -> None:
+    """For numba the graph is rewritten as a member's, and its loops join those of the model.
+
+    Outputs that nobody reads are left out. Constants become a part of it: loops then need not ask
+    whether an index is negative, and what is computed from data alone is folded.
+    """
+    mode = get_active_mode(fgraph)
+    found = [n for n in fgraph.toposort() if isinstance(n.op, Density)]
+    if not found or not isinstance(mode.linker, NumbaLinker):
+        return
+    suited = with_lean(mode)
+    linker = suited.linker
+    chosen = suited.provided_optimizer.including(*linker.required_rewrites)
+    chosen = chosen.excluding(*linker.incompatible_rewrites)
+    chosen.position_cutoff = _BEFORE_LOOPS
+    first = optdb.query(chosen)
+    for node in found:
+        used = [v for v in node.outputs if fgraph.clients[v]]
+        inner = node.op.fgraph.unfreeze()
+        pairs = list(zip(inner.inputs, node.inputs, strict=True))
+        outputs = clone_replace(
+            [inner.outputs[node.outputs.index(v)] for v in used],
+            replace=[(place, v) for place, v in pairs if isinstance(v, Constant)],
+            rebuild_strict=False,
+        )
+        open_pairs = [(place, v) for place, v in pairs if not isinstance(v, Constant)]
+        graph = FunctionGraph([place for place, _ in open_pairs], outputs, clone=False)
+        graph._compile_mode = suited  # which PyTensor's rewrites look up
+        first.rewrite(graph)
+        values = clone_replace(list(graph.outputs), replace=open_pairs, rebuild_strict=False)
+        fgraph.replace_all(list(zip(used, values, strict=True)), reason="join_density")
+    MergeOptimizer().rewrite(fgraph)
+    fgraph._compile_mode = suited  # of what follows
+
+
+register_lean()
+register_vectorised()
+optdb.register("synkhronos_inline_density", _inline, "fast_compile", "fast_run", position=_FIRST)
+optdb.register("synkhronos_join_density", _join, "numba", position=_BEFORE_LOOPS)

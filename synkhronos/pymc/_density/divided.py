@@ -1,0 +1,239 @@
+"""A log-density in the place of a model's own, and the model and the point that it is of."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+from collections.abc import Callable, Container
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from pymc import modelcontext
+from pymc.model.core import BaseModel
+from pymc.util import treedict
+from pytensor.graph.replace import clone_replace
+
+from synkhronos._checks import check_integer, or_none, shown
+from synkhronos._compiling.late_imports import imported_jax
+from synkhronos._errors import InputError, InputTypeError
+from synkhronos.pymc._density.failures import let_failures_pass
+from synkhronos.pymc._reading.terms import Terms
+
+log = logging.getLogger("synkhronos")
+
+
+class Replaced:
+    """A model whose log-density is replaced until `close`, or the end of ``with``.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def replace(self, density: Divided) -> None:
+        """Give the model this log-density, in place of its own or of an earlier one."""
+        model = self.model
+        forget_compiled(model)
+        model.logp = density
+        model.rvs_to_initial_values.__class__ = NotedInitialValues
+
+    def restore(self) -> None:
+        """Give the model its own log-density again, if it has another one."""
+        model = self.model
+        if isinstance(vars(model).get("logp"), Divided):
+            del model.logp
+            model.rvs_to_initial_values.__class__ = treedict
+            forget_compiled(model)
+
+    def close(self) -> None:
+        """Restore the model. Safe to call again."""
+        self.restore()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+# By package, how to sample a copy with our log-density.
+_COPYING = {
+    "nutpie": "use synk.pymc.sample; or freeze the model first (pymc.model.transform.optimization."
+    'freeze_dims_and_data), and let nutpie leave it so: compile_kwargs={"freeze_model": False}',
+    "pymc_extras": "what it does is right, and takes as long as with the model itself. Its "
+    "find_MAP and fit_laplace take freeze_model=False",
+    "pymc_marketing": "what it does is right, and takes as long as with the model itself. Let a "
+    "subclass make the model that fit freezes faster: synk.pymc.fast in _get_sampling_model",
+}
+_BY_OTHERS = "freeze the model first, and make the frozen model faster"
+_FREEZING = "pymc.model.transform.optimization"
+
+
+class NotedInitialValues(treedict):
+    """The initial values of a model with another log-density: they notice that it is copied.
+
+    PyMC's copies of a model have its graph, and not its log-density. PyMC looks at all initial
+    values before it copies. A line tells of frozen copies, and of all those of some packages: they
+    are made to be sampled.
+    """
+
+    def values(self) -> Any:
+        """The initial values."""
+        frame = inspect.currentframe()
+        package = _caller_of(frame, _COPYING) or _freezer(frame)
+        if package is not None:
+            log.warning(
+                "%s copies the model (freeze_dims_and_data), and the copy has PyMC's own "
+                "log-density, not the one of synk.pymc: %s",
+                package,
+                _COPYING.get(package, _BY_OTHERS),
+            )
+        return super().values()
+
+
+def _caller_of(frame: FrameType | None, packages: Container[str]) -> str | None:
+    """The package of these whose code this frame runs, or one that has called it; else None."""
+    while frame is not None:
+        package: str = frame.f_globals.get("__name__", "").split(".")[0]
+        if package in packages:
+            return package
+        frame = frame.f_back
+    return None
+
+
+def _freezer(frame: FrameType | None) -> str | None:
+    """The package whose code freezes the model, if it is not this one."""
+    freezes = False
+    while frame is not None:
+        module: str = frame.f_globals.get("__name__", "")
+        if module == _FREEZING:
+            freezes = True
+        elif freezes:
+            package = module.partition(".")[0]
+            return None if package == __name__.partition(".")[0] else package
+        frame = frame.f_back
+    return None
+
+
+class Divided:
+    """Replaces `model.logp`: the divided terms are one operation, the others are unchanged.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    terms : Terms
+    value : Variable
+        The log-density of the divided terms, and what remains of their variables.
+    divide : callable
+        ``divide(terms) -> variable``: the same of some of the terms.
+    lasting : bool, optional
+        Whether the model is a copy that keeps this log-density.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        terms: Terms,
+        value: Any,
+        divide: Callable[[Terms], Any],
+        lasting: bool = False,
+    ) -> None:
+        self._model = model
+        self.terms = terms
+        self.lasting = lasting
+        self._divide: Callable[[Terms], Any] | None = divide
+        self._names = frozenset(terms.names)
+        self._values = {self._names: value}
+
+    def __call__(self, vars: Any = None, jacobian: bool = True, sum: bool = True) -> Any:
+        """The log-density, as `pymc.Model.logp`; with ``sum=False`` the undivided one."""
+        model, plain = self._model, type(self._model).logp
+        _register_jax()
+        let_failures_pass()
+        if vars is None:
+            given = [*model.free_RVs, *model.observed_RVs, *model.potentials]
+        else:
+            given = list(vars) if isinstance(vars, list | tuple) else [vars]
+        rvs = [model.values_to_rvs.get(v, v) for v in given]
+        mine = frozenset({rv.name for rv in rvs if rv not in model.free_RVs}) & self._names
+        # ADVI and SMC ask for the observed variables, and compute Potentials themselves
+        if not sum or not mine or mine not in (self._names, self.terms.observed):
+            return plain(model, vars, jacobian=jacobian, sum=sum)
+        if mine not in self._values:
+            if self._divide is None:
+                return plain(model, vars, jacobian=jacobian, sum=sum)
+            self._values[mine] = self._divide(self.terms.only(mine))
+        rest = [v for v, rv in zip(given, rvs, strict=True) if rv.name not in mine]
+        [total] = clone_replace([self._values[mine]])
+        if rest:
+            others = plain(model, rest, jacobian=jacobian)
+            [copied] = clone_replace([others])  # a frozen model keeps its graphs
+            total = copied + total
+            total.name = others.name
+        return total
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which has what was divided here."""
+        return {**self.__dict__, "_divide": None}
+
+
+def _register_jax() -> None:
+    """Register the operation with JAX, if this process uses JAX."""
+    if imported_jax() is not None:
+        importlib.import_module("synkhronos.pymc._density.jax")
+
+
+def model_of(model: Any, what: str = "parallel") -> Any:
+    """The outermost model of the given one, or of the current context; `what` wants it."""
+    if model is None:
+        try:
+            return modelcontext(None).root
+        except TypeError:
+            raise InputTypeError(
+                f"{what}() was given no model, and is not inside of one: write {what}(model), "
+                "or call it inside of `with model:`"
+            ) from None
+    if not isinstance(model, BaseModel):
+        count = "draws" if what == "sample" else "members"
+        also = f", as in {what}(model, {count}={model})" if isinstance(model, int) else ""
+        raise InputTypeError(
+            f"{what} takes a pymc.Model first{also}; found {type(model).__name__} {shown(model)}"
+        )
+    return model.root
+
+
+def point_of(model: Any) -> dict[Any, Any]:
+    """The model's initial point, by value variable."""
+    start = model.initial_point(0)
+    return {v: start[v.name] for v in model.value_vars}
+
+
+def refuse_divided(model: Any) -> None:
+    """Raise if the model has another log-density already."""
+    if "logp" not in vars(model):
+        return
+    if getattr(model.logp, "lasting", False):
+        raise InputError(
+            "this model comes from synk.pymc.fast: give the model that it was made from"
+        )
+    raise InputError("the model is divided already: call close() on that division first")
+
+
+def forget_compiled(model: Any) -> None:
+    """Clear a frozen model's cache: it holds functions compiled for another log-density."""
+    vars(model).pop("_cache", None)
+
+
+def check_counts(**counts: int | None) -> None:
+    """Raise unless each is None or an int of at least 1."""
+    for name, count in counts.items():
+        or_none(check_integer, name, count, 1)

@@ -1,0 +1,419 @@
+"""The observed likelihood as a graph that each member computes on its rows.
+
+The graph has three inputs: one flat vector *theta* of all parameters that members need whole, the
+rows of the *latents* (parameters with one value per row), and data. Its outputs are one flat vector
+[log-density, its gradient by theta], which is summed over members, and the gradient by the rows of
+each latent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.compile.mode import get_mode
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.gradient import NullTypeGradError
+from pytensor.graph.basic import Constant
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.link.numba.linker import NumbaLinker
+
+from synkhronos._compiling.python_mode import python_mode
+from synkhronos._compiling.vectorised.tails import expanded
+from synkhronos._errors import InputError
+from synkhronos.pymc._reading.rewrites import (
+    Hoisted,
+    hoist,
+    rewritten,
+    simplified,
+    with_named_tails,
+)
+from synkhronos.pymc._reading.rows import Place, Reading, is_smooth
+from synkhronos.pymc._reading.terms import Term, Terms
+from synkhronos.pymc._repeated.choice import GAIN, LEAST_ROWS, cheapest
+from synkhronos.pymc._repeated.columns import RowTerms
+from synkhronos.pymc._repeated.form import Form
+
+log = logging.getLogger("synkhronos")
+
+_PLAIN = python_mode()
+
+
+@dataclass(frozen=True)
+class ThetaSlice:
+    """A parameter of the model, and its slice of theta."""
+
+    variable: Any
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+
+class Values:
+    """Data of a model as arrays.
+
+    Attributes
+    ----------
+    shareds : list of SharedVariable
+        The shared variables that the data depend on.
+    """
+
+    def __init__(self, variables: Sequence[Any], point: Mapping[Any, np.ndarray]) -> None:
+        self._variables = list(variables)
+        self._point = point  # values of free variables: data may depend on their shapes
+        self.shareds = [v for v in ancestors(self._variables) if isinstance(v, SharedVariable)]
+        self._function: Any = None
+
+    def arrays(self) -> list[np.ndarray]:
+        """The current values."""
+        derived = [v for v in self._variables if v.owner is not None]
+        if derived and self._function is None:
+            self._function = pytensor.function(
+                list(self._point), derived, mode=_PLAIN, on_unused_input="ignore"
+            )
+        computed = iter(self._function(*self._point.values()) if derived else ())
+        return [
+            np.asarray(next(computed) if v.owner is not None else _value(v))
+            for v in self._variables
+        ]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_function": None}
+
+
+def _value(leaf: Any) -> Any:
+    return leaf.data if isinstance(leaf, Constant) else leaf.container.storage[0]
+
+
+class RowData:
+    """The data of terms with the same rows.
+
+    Attributes
+    ----------
+    rowed, whole : dict
+        Data that have rows, which come first, and data that each row needs whole; each with its
+        placeholder.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        reading: Reading,
+        free: Collection[Any],
+        point: Mapping[Any, np.ndarray],
+    ) -> None:
+        self._names = list(names)
+        found = {p: v for p, v in reading.sources.items() if p[0] not in free}
+        self.rowed = {_leading(p): v for p, v in found.items() if p[1] is not None}
+        self.whole = {p[0]: v for p, v in found.items() if p[1] is None}
+        self._rowed = Values(list(self.rowed), point)
+        self._whole = Values(list(self.whole), point)
+
+    @property
+    def shareds(self) -> list[SharedVariable]:
+        """The shared variables of the model's data, which the user can set."""
+        return [*self._rowed.shareds, *self._whole.shareds]
+
+    def arrays(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The current values."""
+        rowed = self._rowed.arrays()
+        lengths = {len(a) for a in rowed}
+        if len(lengths) > 1:
+            raise InputError(
+                f"the data of {', '.join(self._names)} differ in their numbers of rows: "
+                f"{sorted(lengths)}. They were equal when the model was divided: close the "
+                "division, and divide the model again"
+            )
+        return rowed, self._whole.arrays()
+
+
+class DividedTerms:
+    """The terms with the same number of rows.
+
+    Attributes
+    ----------
+    rows : int
+        The number of the user's rows.
+    names : list of str
+        The observed variables.
+    latents : list of int
+        Indices of the likelihood's latents that have these rows.
+    form : Form
+        The rows that are summed.
+    scattered : list of Variable
+        Inputs of the member's graph that have rows: latents, data, hoisted data.
+    broadcast : list of Variable
+        Its other inputs: theta, and data that each member needs whole.
+    outputs : list of Variable
+        The flat vector, the gradient by each latent, and the log-density alone.
+    value : Variable
+        The log-density, as a function of pieces of theta instead of theta itself.
+    pieces, by_pieces : dict
+        The placeholder of each piece of theta in it, and the gradients by them.
+    by_latents : list of Variable
+        The gradient by each latent, also as functions of the pieces.
+    """
+
+    def __init__(
+        self,
+        names: list[str],
+        reading: Reading,
+        data: RowData,
+        form: Form,
+        theta: Any,
+        pieces: dict[Any, ThetaSlice],
+        everything: Sequence[ThetaSlice],
+        latents: dict[int, Any],
+    ) -> None:
+        self.rows = reading.rows
+        self.names = names
+        self.latents = list(latents)
+        self.form = form
+        self._data = data
+        self._known: tuple[list[Any], tuple[list[np.ndarray], list[np.ndarray]]] | None = None
+        conditions = [] if form.holds is None else [form.holds]
+        graph, *conditions = simplified(
+            rewritten(with_named_tails([form.total, *conditions])), _positive(data.rowed)
+        )
+        if reading.refuses_nan:
+            conditions.append(pt.invert(pt.isnan(graph)))
+        wrt = [v for v in [*pieces, *latents.values()] if is_smooth(v)]
+        found = _gradients(graph, wrt, names)
+        by = dict(zip(wrt, found, strict=True))
+        for holds in conditions:  # the gradient stays as it is, as in the plain model
+            graph = pt.switch(holds, graph, -np.inf)
+        smooth = {p: v for v, p in pieces.items() if is_smooth(v)}
+        outputs = [graph, *map(by.__getitem__, smooth.values())]
+        outputs += [by[v] for v in latents.values() if is_smooth(v)]
+        hoisted = hoist(rewritten(outputs), form.places, form.whole)
+        self.hoisted: Hoisted = hoisted
+        self.pieces = {p: v for v, p in pieces.items()}
+        self.value, *gradients = hoisted.outputs
+        self.by_pieces = dict(zip(smooth, gradients, strict=False))
+        self.by_latents = gradients[len(smooth) :]
+        slots = [(p.stop - p.start, self.by_pieces.get(p)) for p in everything]
+        unpacked = [
+            (v, theta[p.start : p.stop].reshape(p.shape, ndim=len(p.shape)).astype(v.type.dtype))
+            for v, p in pieces.items()
+        ]
+        self.outputs: list[Any] = clone_replace(
+            [_joined(self.value, slots), *self.by_latents, _joined(self.value, ())],
+            replace=unpacked,
+            rebuild_strict=False,
+        )
+        inputs = set(ancestors(self.outputs))
+        self._keep_data = [v in inputs for v in form.places]
+        self._keep_whole = [v in inputs for v in form.whole]
+        rowed = [v for v, keep in zip(form.places, self._keep_data, strict=True) if keep]
+        fixed = [v for v, keep in zip(form.whole, self._keep_whole, strict=True) if keep]
+        self.scattered = [*latents.values(), *rowed, *hoisted.rows]
+        self.broadcast = [theta, *fixed]
+
+    def outputs_for(self, mode: Any, vectorised: bool) -> list[Any]:
+        """The outputs as a mode computes them fastest."""
+        numba = isinstance(mode.linker, NumbaLinker)
+        return self.outputs if numba and vectorised else expanded(self.outputs)
+
+    @property
+    def shareds(self) -> list[SharedVariable]:
+        """The shared variables of the model's data, which the user can set."""
+        return self._data.shareds
+
+    def arrays(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The data that is scattered (rows first), and the data that each member needs whole.
+
+        If the form has fewer rows than the user's data, they are kept until other data are set.
+        """
+        now = [shared.container.storage[0] for shared in self.shareds]
+        if self._known is not None:
+            seen, found = self._known
+            if all(a is b for a, b in zip(seen, now, strict=True)):
+                return found
+        data = self._data.arrays()
+        if self.form.indices is not None:
+            self.form.indices.check(*data)
+        rowed, whole = self.form.arrays(*data)
+        more = self.hoisted.arrays(rowed, whole)
+        kept = [a for a, keep in zip(rowed, self._keep_data, strict=True) if keep]
+        fixed = [a for a, keep in zip(whole, self._keep_whole, strict=True) if keep]
+        found = [*kept, *more], fixed
+        if self.form.described:
+            self._known = now, found
+        return found
+
+
+def _gradients(graph: Any, wrt: Sequence[Any], names: Sequence[str]) -> Sequence[Any]:
+    try:
+        found: Any = pytensor.grad(graph, list(wrt), disconnected_inputs="ignore") if wrt else []
+    except (NotImplementedError, NullTypeGradError) as exc:
+        raise InputError(
+            f"the log-density of {', '.join(names)} has no gradient by its parameters, which a "
+            f"divided model needs: {exc}"
+        ) from exc
+    return list(found)
+
+
+def mode_of(mode: Any) -> Any:
+    """The Mode of a name; "C" means PyTensor's CVM, which runs C code if an operation has some."""
+    return get_mode("CVM" if mode == "C" else mode)
+
+
+def _joined(total: Any, slots: Sequence[tuple[int, Any]]) -> Any:
+    """[log-density, gradient by theta]; zeros for elements of theta without a gradient."""
+    parts = [pt.atleast_1d(pt.cast(total, "float64"))]
+    for length, gradient in slots:
+        none = gradient is None
+        parts.append(
+            pt.zeros((length,), "float64") if none else pt.cast(gradient, "float64").ravel()
+        )
+    return pt.join(0, *parts)
+
+
+class Likelihood:
+    """The divided terms of a model, as functions of theta and latents.
+
+    Attributes
+    ----------
+    theta : Variable
+        In the model's graph: the vector of all parameters that members need whole.
+    latents : list of Variable
+        In the model's graph: parameters with rows; the row axis comes first.
+    size : int
+        The length of theta.
+    pieces : list of ThetaSlice
+        The variables of theta, in its order.
+    places : list of (Variable, int)
+        The variable of each latent, and its row axis.
+    parts : list of DividedTerms
+        The terms, grouped by their number of rows.
+    computed : set of Variable
+        What members compute from the variables above.
+    """
+
+    def __init__(
+        self, terms: Terms, point: Mapping[Any, np.ndarray], repeated: bool = True
+    ) -> None:
+        free, shapes = terms.free, terms.shapes
+        self.names = terms.names
+        formed = list(_formed(terms, point, repeated))
+        self.computed = frozenset().union(*[reading.computed for _, reading, *_ in formed])
+        pieces: dict[Place, ThetaSlice] = {}
+        latents: dict[Place, int] = {}
+        self.latents: list[Any] = []
+        self.latent_shapes: list[tuple[int, ...]] = []
+        self.size = 0
+        for _, reading, *_ in formed:
+            for place in reading.sources:
+                variable, axis = place
+                if variable not in free or place in pieces or place in latents:
+                    continue
+                if axis is None:
+                    n = int(np.prod(shapes.get(variable, ()), dtype=np.int64))
+                    shape = shapes.get(variable, ())
+                    pieces[place] = ThetaSlice(variable, self.size, self.size + n, shape)
+                    self.size += n
+                else:
+                    latents[place] = len(self.latents)
+                    moved = list(shapes[variable])
+                    self.latent_shapes.append((moved.pop(axis), *moved))
+                    self.latents.append(pt.moveaxis(variable, axis, 0) if axis else variable)
+        self.places = list(latents)
+        self.pieces = ordered = sorted(pieces.values(), key=lambda p: p.start)
+        flat = [pt.cast(p.variable, "float64").ravel() for p in ordered]
+        self.theta: Any = pt.join(0, *flat) if flat else pt.zeros((0,), "float64")
+        self.parts = []
+        for group, reading, data, form in formed:
+            theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
+            self.parts.append(
+                DividedTerms(
+                    [t.name for t in group],
+                    reading,
+                    data,
+                    form,
+                    theta,
+                    {v: pieces[p] for p, v in reading.sources.items() if p in pieces},
+                    ordered,
+                    {latents[p]: v for p, v in reading.sources.items() if p in latents},
+                )
+            )
+
+
+_Formed = tuple[tuple[Term, ...], Reading, RowData, Form]
+
+
+def _formed(terms: Terms, point: Mapping[Any, np.ndarray], repeated: bool) -> Iterator[_Formed]:
+    """The terms in the forms that cost least; apart from one another where that costs less."""
+    for group, reading in terms.readings:
+        together = _form_of(terms, group, reading, point, repeated)
+        rows = together[-1].cost
+        if repeated and len(group) > 1 and rows > LEAST_ROWS:
+            apart = [
+                _form_of(terms, g, r, point, repeated)
+                for g, r in terms.apart([t.name for t in group])
+            ]
+            if any(form.described for *_, form in apart):
+                cost = sum(form.cost for *_, form in apart)
+                if cost * GAIN <= rows * len(group):
+                    yield from apart
+                    continue
+        yield together
+
+
+def _form_of(
+    terms: Terms,
+    group: tuple[Term, ...],
+    reading: Reading,
+    point: Mapping[Any, np.ndarray],
+    repeated: bool,
+) -> _Formed:
+    names = [t.name for t in group]
+    data = RowData(names, reading, terms.free, point)
+    rowed, whole = list(data.rowed.values()), list(data.whole.values())
+    places = {v: p for p, v in reading.sources.items() if p[0] in terms.free}
+    if not repeated or any(axis is not None for _, axis in places.values()):
+        form = Form(rowed, whole, reading.total, reading.holds, reading.rows, reading.rows)
+        return group, reading, data, form
+    rows = RowTerms(
+        names,
+        reading.rows,
+        list(reading.values),
+        [t.axis for t in group],
+        reading.holds,
+        rowed,
+        whole,
+        {v: terms.shapes.get(p[0], ()) for v, p in places.items()},
+        *data.arrays(),
+    )
+    return group, reading, data, cheapest(rows, reading.total)
+
+
+def tell_forms(likelihood: Likelihood) -> None:
+    """Log a line for each of the parts whose rows repeat."""
+    for part in likelihood.parts:
+        if part.form.described:
+            log.info(
+                "%s: %s rows, %s", ", ".join(part.names), f"{part.rows:,}", part.form.described
+            )
+
+
+def _positive(places: Mapping[Any, Any]) -> set[Any]:
+    """The places of constants that are above 0."""
+    found = set()
+    for variable, place in places.items():
+        node = variable.owner
+        value = variable if node is None else node.inputs[0]  # its axes may be in another order
+        if isinstance(value, Constant) and np.all(np.asarray(value.data) > 0):
+            found.add(place)
+    return found
+
+
+def _leading(place: Place) -> Any:
+    """Data with the row axis first."""
+    variable, axis = place
+    return pt.moveaxis(variable, axis, 0) if axis else variable

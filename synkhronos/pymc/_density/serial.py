@@ -1,0 +1,172 @@
+"""The likelihood in this process alone: its data in the model's graph, and an evaluation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.traversal import toposort
+from pytensor.link.basic import Container
+from pytensor.tensor.elemwise import DimShuffle
+
+from synkhronos._compiling.python_mode import python_mode
+from synkhronos.pymc._density.containers import follow
+from synkhronos.pymc._density.density import density
+from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
+from synkhronos.pymc._reading.rows import is_smooth
+from synkhronos.pymc._repeated.indices import UnsettledIndexError
+
+log = logging.getLogger("synkhronos")
+
+_PLAIN = python_mode("canonicalize", "stabilize")
+
+
+class DataInGraph:
+    """The data of a likelihood, as variables of the model's graph.
+
+    They are constants. If data are settable, those that depend on data that the user can set are
+    shared variables of their own, which are computed anew when the user sets data.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    settable : bool
+
+    Attributes
+    ----------
+    variables : list of list of Variable
+        Of each part of the likelihood.
+    valid : Variable, or None
+        A factor of the log-density: 1, or NaN as long as data do not fit together, as while one
+        after another gets another number of rows. None if no data can be set.
+    """
+
+    def __init__(self, likelihood: Likelihood, settable: bool) -> None:
+        self._parts = likelihood.parts
+        self._orders = [_orders(part) for part in self._parts]
+        self._refused: Container | None = None  # data with an index that chooses no element
+        shared = settable and any(part.shareds for part in self._parts)
+        self.valid: Any = pytensor.shared(np.float64(1)) if shared else None
+        self.variables = [
+            [
+                _variable(array, place, settable and bool(part.shareds))
+                for array, place in zip(_arrays(part, orders), _places(part), strict=True)
+            ]
+            for part, orders in zip(self._parts, self._orders, strict=True)
+        ]
+        if shared:
+            self.valid.tag.kept = self  # with each graph and function that reads it
+            for part in self._parts:
+                for each in part.shareds:
+                    follow(each, self.refresh)
+
+    def refresh(self, changed: Container) -> None:
+        """Compute them anew, since the data in a container were set.
+
+        An index that was refused is refused once: data that are set before it is set anew are not
+        at fault.
+
+        Raises
+        ------
+        IndexError
+            An index chooses no element. The log-density is NaN until other data are set.
+        """
+        self.valid.set_value(np.float64(np.nan))  # until all of them are known
+        try:
+            arrays = [
+                _arrays(part, orders) if part.shareds else []
+                for part, orders in zip(self._parts, self._orders, strict=True)
+            ]
+        except (ValueError, UnsettledIndexError) as exc:  # also of what computes data from data
+            log.debug("the log-density is NaN until data fit together: %s", exc)
+            return
+        except IndexError:
+            if self._refused not in (None, changed):
+                return
+            self._refused = changed
+            raise
+        self._refused = None
+        for variables, found in zip(self.variables, arrays, strict=True):
+            for variable, array in zip(variables if found else [], found, strict=True):
+                variable.set_value(array, borrow=True)
+        self.valid.set_value(np.float64(1))
+
+
+def _arrays(part: DividedTerms, orders: Sequence[list[int]]) -> list[np.ndarray]:
+    """The data of a part; in memory their axes are in these orders."""
+    rowed, whole = part.arrays()
+    return [_in_order(a, order) for a, order in zip([*rowed, *whole], orders, strict=True)]
+
+
+def _in_order(array: np.ndarray, order: list[int]) -> np.ndarray:
+    if order == sorted(order):
+        return array
+    return np.ascontiguousarray(array.transpose(order)).transpose(np.argsort(order))
+
+
+def _places(part: DividedTerms) -> list[Any]:
+    """The placeholders of these arrays in the graph of the part."""
+    return [*part.scattered[len(part.latents) :], *part.broadcast[1:]]
+
+
+def _orders(part: DividedTerms) -> list[list[int]]:
+    """The order in which loops have the axes of each of these arrays: rows need not be first."""
+    places = _places(part)
+    found: dict[Any, list[int]] = {}
+    for node in toposort([part.value, *part.by_pieces.values(), *part.by_latents]):
+        if isinstance(node.op, DimShuffle):
+            order = [axis for axis in node.op.new_order if axis != "x"]
+            if len(order) == node.inputs[0].type.ndim:
+                found.setdefault(node.inputs[0], order)
+    return [found.get(place, list(range(place.type.ndim))) for place in places]
+
+
+def _variable(array: np.ndarray, place: Any, settable: bool) -> Any:
+    if not settable:
+        return pt.constant(array)
+    shape = tuple(1 if is_one else None for is_one in place.type.broadcastable)
+    return pytensor.shared(array, borrow=True, shape=shape)
+
+
+def sources_of(likelihood: Likelihood) -> list[Any]:
+    """The pieces of theta, and the latents, in the model's graph."""
+    return [*[p.variable for p in likelihood.pieces], *likelihood.latents]
+
+
+class InProcess:
+    """Evaluates a likelihood in this process; in the form that `prove` compares.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    data : DataInGraph
+    """
+
+    def __init__(self, likelihood: Likelihood, data: DataInGraph) -> None:
+        self.likelihood = likelihood
+        places = [v.type() for v in sources_of(likelihood)]
+        outputs = density(likelihood, data.variables, places)
+        self._function = pytensor.function(places, outputs, mode=_PLAIN, on_unused_input="ignore")
+
+    def __call__(
+        self, theta: np.ndarray, latents: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """[log-density, gradient by theta], and the gradients by latents."""
+        pieces = self.likelihood.pieces
+        cut = [theta[p.start : p.stop].reshape(p.shape).astype(p.variable.dtype) for p in pieces]
+        value, *gradients = self._function(*cut, *latents)
+        flat = np.concatenate([[value], np.zeros(theta.size)])
+        smooth = [p for p in pieces if is_smooth(p.variable)]
+        for p, gradient in zip(smooth, gradients, strict=False):
+            flat[1 + p.start : 1 + p.stop] = gradient.ravel()
+        return flat, gradients[len(smooth) :]
+
+    def compile_beside(
+        self, theta: np.ndarray, latents: Sequence[np.ndarray], work: Callable[[], object]
+    ) -> None:
+        """Do `work`; nothing else compiles here meanwhile."""
+        work()

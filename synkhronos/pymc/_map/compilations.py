@@ -1,0 +1,122 @@
+"""Compiled models of nutpie: models with one graph share one."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from pymc import NUTS, Model
+from pymc.sampling import mcmc
+from pytensor.compile import SharedVariable
+from xarray import Dataset
+
+from synkhronos.pymc._map.one_graph import OneGraph, one_graph
+
+log = logging.getLogger("synkhronos")
+
+_MOST = 64  # compiled models that are kept; each holds some MB of machine code
+_PLAIN = {"backend": "numba"}  # of these arguments, compiled models are shared
+
+
+@dataclasses.dataclass(eq=False)
+class Compiled:
+    """A compiled model, for all models whose graph has its key.
+
+    `compiled` is nutpie's, and `shared` are the variables of its data, by name.
+    """
+
+    key: tuple[object, ...]
+    compiled: Any
+    shared: Mapping[str, SharedVariable]
+
+    def with_data(self, graph: OneGraph, model: Model) -> object:
+        """The compiled model with the data, and the coordinates, of another model."""
+        for name, value in graph.data.items():
+            self.shared[name].set_value(value)  # which the function of the initial point reads
+        read = {v.name for v in self.compiled.shared_var_keys}
+        found = self.compiled.with_data(**{n: v for n, v in graph.data.items() if n in read})
+        coords = {
+            name: range(int(model.dim_lengths[name].eval())) if values is None else list(values)
+            for name, values in model.coords.items()
+        }
+        indexes = Dataset(coords=coords).indexes  # of pandas, as nutpie's own
+        return dataclasses.replace(found, _coords={**found.coords, **indexes})
+
+
+class Compilations:
+    """Replaces ``nutpie.compile_pymc_model`` in this process, while it is a context.
+
+    `pm.sample` also differentiates each model, only to see that NUTS can sample it. Models of a
+    graph that is compiled are spared that: it takes as long as the draws of a small model.
+
+    Attributes
+    ----------
+    count : int
+        How many models were compiled.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[Compiled] = []
+        self._nutpie: Any = import_module("nutpie") if find_spec("nutpie") else None
+        self._compile: Callable[..., object] | None = getattr(
+            self._nutpie, "compile_pymc_model", None
+        )
+        self._assign = mcmc.assign_step_methods
+        self._read: tuple[object, OneGraph | None] = (None, None)  # the model that is sampled next
+        self.count = 0
+
+    def __enter__(self) -> Compilations:
+        if self._nutpie is not None:
+            self._nutpie.compile_pymc_model = self.compiled
+            mcmc.assign_step_methods = self.assigned
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._nutpie is not None:
+            self._nutpie.compile_pymc_model = self._compile
+            mcmc.assign_step_methods = self._assign
+
+    def assigned(self, model: Model, step: object = None, methods: object = None) -> object:
+        """As ``assign_step_methods`` of PyMC: the step methods, and which variables each has."""
+        graph = _graph_of(model) if step is None else None
+        self._read = (model, graph)
+        if graph is not None and self._kept_of(graph) is not None:
+            return [], {NUTS: list(model.value_vars)}
+        return self._assign(model, step, methods=methods)
+
+    def _kept_of(self, graph: OneGraph) -> Compiled | None:
+        return next((kept for kept in self._kept if kept.key == graph.key), None)
+
+    def compiled(self, model: Model, **given: object) -> object:
+        """The compiled model of nutpie, with the arguments of ``compile_pymc_model``."""
+        assert self._compile is not None
+        asked = {name: value for name, value in given.items() if value is not None}
+        (before, graph), self._read = self._read, (None, None)
+        if asked != _PLAIN:
+            graph = None
+        elif before is not model:
+            graph = _graph_of(model)
+        if graph is None:
+            self.count += 1
+            return self._compile(model, **given)
+        if (kept := self._kept_of(graph)) is not None:
+            self._kept.remove(kept)
+            self._kept.append(kept)
+            return kept.with_data(graph, model)
+        self.count += 1
+        template, shared = graph.make()
+        new = Compiled(graph.key, self._compile(template, **given), shared)
+        self._kept = [*self._kept[1 - _MOST :], new]
+        return new.with_data(graph, model)
+
+
+def _graph_of(model: Model) -> OneGraph | None:
+    try:
+        return one_graph(model)
+    except (NotImplementedError, ValueError, TypeError) as exc:
+        log.info("a model is compiled for itself: %s", exc)
+        return None

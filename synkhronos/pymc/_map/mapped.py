@@ -1,0 +1,177 @@
+"""`map`: many models, fitted in slots of cores."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytensor
+
+from synkhronos._checks import check_integer, check_seconds, or_none, shown
+from synkhronos._errors import InputError, InputTypeError, StartFailed
+from synkhronos._host import files
+from synkhronos._host.cores import available, shares
+from synkhronos._host.system import trouble
+from synkhronos._transport.processes.interpreter import lifeline
+from synkhronos._transport.processes.slots import in_memory
+from synkhronos._transport.serialization import pack_graph
+from synkhronos.pymc._after.bar import Bar
+from synkhronos.pymc._map.digests import digest_of
+from synkhronos.pymc._map.names import named
+from synkhronos.pymc._map.parent import Fleet, Item, Settings
+from synkhronos.pymc._map.results import Fits, Folder
+
+_SETTINGS = ("mode", "floatX", "cxx")  # of PyTensor, which the script may have changed
+
+
+def map(
+    fit: Callable[..., object],
+    items: Iterable[object] | Mapping[Hashable, object],
+    *,
+    cores: int | None = None,
+    members: int = 1,
+    folder: str | os.PathLike[str] | None = None,
+    random_seed: int | None = None,
+    limit: float | None = None,
+    log_dir: str | os.PathLike[str] | None = None,
+    progressbar: bool = True,
+    **kwargs: object,
+) -> Fits:
+    """Fit many models, or one model to many data sets, on all cores.
+
+    Processes in slots of cores take the items one by one. A process compiles a model once for all
+    items whose models have the same graph and other data: a model function that is called for each
+    item is recognised. Data are those of `pm.Data`, observed values, and arrays in the graph.
+
+    Parameters
+    ----------
+    fit : callable
+        Gets an item; returns a model, or a model and a dict of data for `pm.set_data`. Then the
+        model is sampled. Anything else that it returns is the result, such as draws that it has
+        sampled itself by `pm.sample`. If it has an argument `random_seed`, it gets the item's seed.
+    items : iterable or mapping
+        A mapping names them. Else their names are 0, 1, 2 and so on.
+    cores : int, optional
+        The number of cores. Default, and at most: all that this process may use.
+    members : int
+        The cores of a slot: for the chains of a model, or for ``fork()`` and `sample` in `fit`.
+    folder : path, optional
+        A folder for the results. The same call finds them there, and fits the items that are
+        missing or have failed. Default: a temporary one, which lasts as long as the result.
+    random_seed : int, optional
+        Each item has a seed that follows from this one and its name.
+    limit : float, optional
+        Seconds for an item. The process of one that takes longer is killed; the item has failed.
+    log_dir : path, optional
+        A folder for what the processes print, in files ``slot-N.log``. Default: they print here.
+    progressbar : bool
+    **kwargs
+        Arguments of `pm.sample`: draws, tune, chains, nuts_sampler, target_accept and so on.
+
+    Returns
+    -------
+    Fits
+        A mapping from names to results, which are read when asked for. ``failed`` has the reasons
+        of items without one.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        An argument is not possible, or the folder has results of other items. Nothing was started.
+    SynkhronosError
+        The first ten items have all failed, or processes do not start.
+    KeyboardInterrupt
+        Ctrl-C. The results in `folder` stay.
+
+    Notes
+    -----
+    Cost: each slot starts an interpreter and imports PyMC, which takes about 3 s, and compiles each
+    graph once. An item then costs its model function, some milliseconds to recognise the graph, and
+    its sampling.
+
+    A draw depends on the seed, the name of the item and its data only: not on the number of
+    slots, the order of items, or what else is fitted.
+
+    Results are pickles: a folder that another user may write to is refused, also one that a group
+    may write to. The files are readable for their owner only. A damaged result counts as missing.
+
+    Examples
+    --------
+    >>> import synkhronos as synk
+    >>> def fit(item, random_seed):
+    ...     return item + 1
+    >>> fits = synk.pymc.map(fit, {"a": 1, "b": 2}, cores=1)
+    >>> dict(fits), fits.failed
+    ({'a': 2, 'b': 3}, {})
+    """
+    if not callable(fit):
+        raise InputTypeError(f"map: fit={shown(fit)}: give a function of an item")
+    if trouble():
+        raise StartFailed(trouble())
+    for name in ("model", "random_seed"):
+        if name in kwargs:
+            raise InputError(f"map: {name}= is not for all items: fit returns a model for each")
+    there = available()
+    cores = min(or_none(check_integer, "map: cores", cores, 1) or len(there), len(there))
+    members = check_integer("map: members", members, 1)
+    if members > cores:
+        raise InputError(f"map: members={members}: there are {cores} cores")
+    asked = or_none(check_integer, "map: random_seed", random_seed, 0)
+    limit = check_seconds("map: limit", limit)
+    found = named(items)
+    packed = {name: _packed(f"item {name}", item) for name, item in found.items()}
+    job = {"fit": fit, "arguments": kwargs, "settings": _settings()}
+    head = _packed("fit, or an argument of pm.sample,", job)
+    place = Folder(folder)
+    entropy = place.entropy(asked, int(np.random.SeedSequence().generate_state(2, np.uint64)[0]))
+    left = [i for i in _placed(found, packed, len(head)) if not place.has(i.name, i.digest)]
+    logs = None if log_dir is None else _log_folder(log_dir)
+    slots = shares(there[:cores], min(cores // members, max(1, len(left))))[::-1]
+    failed: Mapping[Hashable, str] = {}
+    if left:
+        with (
+            in_memory(b"".join([head, *packed.values()]), "synk-items") as held,
+            lifeline() as end,
+            Bar("fitting", len(left), progressbar) as bar,
+        ):
+            settings = Settings(held, len(head), end, members, entropy, logs)
+            seconds = math.inf if limit is None else limit
+            fleet = Fleet(left, slots, settings, place, limit=seconds, bar=bar)
+            fleet.run()
+        failed = fleet.failed
+    place.note_failed(failed)
+    return Fits(place, list(found), failed)
+
+
+def _log_folder(given: str | os.PathLike[str]) -> Path:
+    folder = Path(os.fspath(given)).absolute()
+    try:
+        files.make_folder(folder)
+    except OSError as exc:
+        raise InputError(f"map: log_dir={str(folder)!r}: {exc.strerror}") from None
+    return folder
+
+
+def _settings() -> dict[str, object]:
+    return {name: getattr(pytensor.config, name) for name in _SETTINGS}
+
+
+def _packed(what: str, value: object) -> bytes:
+    try:
+        return pack_graph(value)
+    except Exception as exc:  # of any object that it refers to
+        raise InputError(
+            f"map: {what} refers to what cannot be sent to a process: {exc}. Make "
+            "that inside of fit"
+        ) from exc
+
+
+def _placed(
+    items: Mapping[Hashable, object], packed: Mapping[Hashable, bytes], begin: int
+) -> Iterator[Item]:
+    for name, data in packed.items():
+        yield Item(name, (begin, begin + len(data)), digest_of(items[name]))
+        begin += len(data)

@@ -1,0 +1,203 @@
+"""Models that have the same graph and other data: a copy whose data are variables, and its key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pytensor
+from pymc import Model
+from pymc.model.fgraph import (
+    ModelDeterministic,
+    ModelFreeRV,
+    ModelObservedRV,
+    ModelValuedVar,
+    ModelVar,
+    fgraph_from_model,
+    model_from_fgraph,
+)
+from pytensor.compile import SharedVariable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.math import Dot
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.variable import TensorConstant
+
+from synkhronos.pymc._reading.initial_values import initial_values_of, without_initial_values
+
+# What takes integers as numbers. Elsewhere they may be shapes, which graphs are built by.
+_TAKES_NUMBERS = (Elemwise, Dot, AdvancedSubtensor, ModelObservedRV)
+_SIZE = 1  # the place of the size among the inputs of a RandomVariable
+
+
+@dataclass(frozen=True)
+class OneGraph:
+    """A model as a graph in which its data are variables.
+
+    Attributes
+    ----------
+    key : tuple
+        Equal for models that differ in data only, so that one compiled function serves all.
+    data : dict
+        The values of the variables, by name.
+    make : callable
+        Makes the model, and returns it with the variables by name.
+    """
+
+    key: tuple[object, ...]
+    data: Mapping[str, np.ndarray]
+    make: Callable[[], tuple[Model, dict[str, SharedVariable]]]
+
+
+def one_graph(model: Model) -> OneGraph:
+    """Read a model.
+
+    Data are those of `pm.Data`, observed values, and arrays of the graph. An array that holds inf
+    or NaN stays a constant, since PyMC reads bounds in the graph.
+
+    Raises
+    ------
+    NotImplementedError, ValueError
+        PyMC cannot copy the model, or two of its data have one name.
+    """
+    starts = initial_values_of(model)
+    graph, _ = fgraph_from_model(without_initial_values(model))
+    found = dict.fromkeys(v for node in toposort(graph.outputs) for v in node.inputs)
+    given = [v for v in found if isinstance(v, SharedVariable) and _is_tensor(v)]
+    lifted: dict[Variable, SharedVariable] = {}
+    for constant in [v for v in found if _is_data(graph, v)]:
+        value = np.asarray(constant.data)
+        name = f"synk data {len(lifted)}"
+        shape = value.shape if _is_size(graph, constant) else _lengths(value)
+        lifted[constant] = pytensor.shared(value, name=name, shape=shape)
+    outputs = _rebuilt(graph, lifted)
+    shared = {v.name: v for v in [*given, *lifted.values()]}
+    if len(shared) < len(given) + len(lifted) or None in shared:
+        raise ValueError("two data of the model have one name")
+    data = {name: np.asarray(v.get_value(borrow=True)) for name, v in shared.items()}
+    again = FunctionGraph(outputs=outputs, clone=False)
+    again._coords, again._dim_lengths = graph._coords, graph._dim_lengths
+
+    def make() -> tuple[Model, dict[str, SharedVariable]]:
+        made = model_from_fgraph(again, mutate_fgraph=True)
+        for name, value in starts.items():
+            made.rvs_to_initial_values[made[name]] = value
+        return made, shared
+
+    key = (model.check_bounds, _made_of(starts), *_key(again, shared), *_fixed(outputs, shared))
+    return OneGraph(key, data, make)
+
+
+def _is_tensor(variable: Variable) -> bool:
+    return isinstance(variable.type, TensorType)
+
+
+def _lengths(value: np.ndarray) -> tuple[int | None, ...]:
+    """The static shape of data of any length; an axis of length 1 is one that is broadcast."""
+    return tuple(1 if n == 1 else None for n in value.shape)
+
+
+def _is_size(graph: FunctionGraph, constant: Variable) -> bool:
+    """Whether it is the size of an observed variable, and of nothing else."""
+    return all(_sizes_observed(graph, *client) for client in graph.clients[constant])
+
+
+def _sizes_observed(graph: FunctionGraph, node: Apply, place: int) -> bool:
+    return (
+        isinstance(node.op, RandomVariable)
+        and place == _SIZE
+        and all(
+            isinstance(user.op, ModelObservedRV) and at == 0
+            for user, at in graph.clients[node.outputs[1]]
+        )
+    )
+
+
+def _is_data(graph: FunctionGraph, variable: Variable) -> bool:
+    if not isinstance(variable, TensorConstant):
+        return False
+    clients = graph.clients.get(variable, [])
+    observed = any(isinstance(n.op, ModelObservedRV) and at == 1 for n, at in clients)
+    value = np.asarray(variable.data)
+    if not clients or not (observed or (value.ndim and value.dtype != bool)):
+        return False
+    if value.dtype.kind == "f":
+        return bool(np.isfinite(value).all()) and (observed or value.size > 1)
+    return _is_size(graph, variable) or all(_takes_numbers(*client) for client in clients)
+
+
+def _takes_numbers(node: Apply, place: int) -> bool:
+    if isinstance(node.op, RandomVariable):
+        return place > _SIZE
+    return isinstance(node.op, _TAKES_NUMBERS)
+
+
+def _rebuilt(graph: FunctionGraph, replaced: Mapping[Variable, Variable]) -> list[Variable]:
+    """The outputs of a graph with variables in place of others, whose types may be wider."""
+    now = dict(replaced)
+    for node in toposort(graph.outputs):
+        if any(v in now for v in node.inputs):
+            new = node.op.make_node(*[now.get(v, v) for v in node.inputs])
+            for old, variable in zip(node.outputs, new.outputs, strict=True):
+                variable.name = old.name
+                now[old] = variable
+    return [now.get(v, v) for v in graph.outputs]
+
+
+def _fixed(outputs: list[Variable], shared: Mapping[str, SharedVariable]) -> list[object]:
+    """Lengths and integers that shapes of parameters and Deterministics follow from."""
+    kinds = (ModelFreeRV, ModelDeterministic)
+    named = [v for v in outputs if v.owner is not None and isinstance(v.owner.op, kinds)]
+    read = set(ancestors([v for v in named if None in v.type.shape]))
+    values = [v.get_value(borrow=True) for v in shared.values() if v in read]
+    return [(v.shape, v.item() if v.ndim == 0 and v.dtype.kind in "iu" else None) for v in values]
+
+
+def _key(graph: FunctionGraph, data: Mapping[str, SharedVariable]) -> tuple[object, ...]:
+    places: dict[Variable, object] = {v: ("data", name, v.type) for name, v in data.items()}
+    nodes = []
+    for number, node in enumerate(toposort(graph.outputs)):
+        for v in node.inputs:
+            if v not in places:
+                places[v] = _leaf(v, len(places))
+        nodes.append((_op_key(node.op), [places[v] for v in node.inputs]))
+        places.update({v: (number, at) for at, v in enumerate(node.outputs)})
+    return ([places[v] for v in graph.outputs], nodes)
+
+
+def _leaf(variable: Variable, number: int) -> tuple[object, ...]:
+    if isinstance(variable, Constant):
+        return ("constant", variable.signature())
+    return ("input", number, variable.type, variable.name)
+
+
+def _op_key(op: Op) -> object:
+    """Equal for equal operations; models make new transforms each time."""
+    if not isinstance(op, ModelVar):
+        return op
+    transform = op.transform if isinstance(op, ModelValuedVar) else None
+    return (type(op), op.name, op.dims, _made_of(transform))
+
+
+def _made_of(thing: object) -> object:
+    """The code and the values that a transform or a function of one is made of."""
+    if thing is None or isinstance(thing, int | float | str | type):
+        return thing
+    if isinstance(thing, Variable):
+        return thing.signature() if isinstance(thing, Constant) else thing
+    if isinstance(thing, np.ndarray):
+        return (thing.dtype.str, thing.shape, thing.tobytes())
+    if isinstance(thing, tuple | list):
+        return [_made_of(part) for part in thing]
+    if isinstance(thing, dict):
+        return [(name, _made_of(part)) for name, part in thing.items()]
+    if code := getattr(thing, "__code__", None):
+        cells = [cell.cell_contents for cell in thing.__closure__ or ()]
+        return (code, _made_of(cells), _made_of(thing.__defaults__))
+    return (type(thing), _made_of(vars(thing))) if hasattr(thing, "__dict__") else thing

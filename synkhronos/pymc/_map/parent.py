@@ -1,0 +1,185 @@
+"""The parent of a fleet: it gives items to processes in slots, and notes how they end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from synkhronos._errors import SynkhronosError
+from synkhronos._transport.processes.slot_process import SlotProcess
+from synkhronos._transport.processes.slots import Slots
+from synkhronos.pymc._after.bar import Bar
+from synkhronos.pymc._map.results import Folder
+
+log = logging.getLogger("synkhronos")
+
+_FIRST = 10  # failed items, without any success: then `fit` is wrong
+
+
+@dataclass(frozen=True)
+class Item:
+    """An item, as its process gets it: its place in the file in memory, and its digest."""
+
+    name: Hashable
+    at: tuple[int, int]
+    digest: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings that all processes of a fleet have in common.
+
+    `held` and `lifeline` are descriptors: a file in memory with `fit` and the items, and see
+    `interpreter.lifeline`. `length` is that of `fit` in the file.
+    """
+
+    held: int
+    length: int
+    lifeline: int
+    members: int
+    entropy: int
+    log_dir: Path | None
+
+
+class Fitter(SlotProcess):
+    """A process that fits items, one after another.
+
+    Attributes
+    ----------
+    item : Item or None
+        That it fits now.
+    asked : bool
+        Whether it has asked for an item, so that it has started.
+    """
+
+    def __init__(
+        self, number: int, cores: Sequence[int], settings: Settings, folder: Folder
+    ) -> None:
+        self.item: Item | None = None
+        self.asked = False
+        log_dir = settings.log_dir
+        super().__init__(
+            "synkhronos.pymc._map.entry",
+            {
+                "held": settings.held,
+                "length": settings.length,
+                "members": settings.members,
+                "entropy": str(settings.entropy),
+                "folder": str(folder.path),
+            },
+            cores,
+            descriptors=(settings.held,),
+            lifeline=settings.lifeline,
+            members=settings.members,
+            log=None if log_dir is None else log_dir / f"slot-{number}.log",
+        )
+
+
+class Fleet(Slots[Fitter]):
+    """Fits items, each in the next slot that is free.
+
+    Parameters
+    ----------
+    items : sequence of Item
+    slots : sequence of sequences of int
+        The cores of each.
+    settings : Settings
+    folder : Folder
+    limit : float
+        Seconds for an item.
+    bar : Bar
+
+    Attributes
+    ----------
+    failed : dict
+        Why an item has failed, by name.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        slots: Sequence[Sequence[int]],
+        settings: Settings,
+        folder: Folder,
+        *,
+        limit: float,
+        bar: Bar,
+    ) -> None:
+        super().__init__(slots, "map")
+        self._left = list(items)[::-1]
+        self._settings = settings
+        self._folder = folder
+        self._limit = limit
+        self._bar = bar
+        self._done = 0
+        self._succeeded = False
+        self._processes = 0
+        self._starting = 0  # processes that have not asked yet
+        self.failed: dict[Hashable, str] = {}
+
+    def wants_more(self) -> bool:
+        """Whether there are items that no process asks for."""
+        return len(self._left) > self._starting
+
+    def started(self, cores: Sequence[int]) -> Fitter:
+        """A process, which will ask for items."""
+        process = Fitter(self._processes, cores, self._settings, self._folder)
+        self._processes += 1
+        self._starting += 1
+        return process
+
+    def take(self, process: Fitter, message: Mapping[str, Any]) -> None:
+        """Give the next item, or note how the last one has ended."""
+        if "next" in message:
+            self._starting -= not process.asked
+            process.asked = True
+            self._give(process)
+        elif "done" in message:
+            self._end(process)
+        elif "raised" in message:
+            self._fail(process, message["raised"], message.get("traceback", ""))
+
+    def _give(self, process: Fitter) -> None:
+        if not self._left:
+            process.reply({})
+            process.ends_soon()
+            return
+        process.item = item = self._left.pop()
+        process.limit(self._limit)
+        process.reply({"name": str(item.name), "at": item.at, "item": item.digest})
+
+    def _end(self, process: Fitter) -> None:
+        process.item = None
+        self._succeeded = True
+        self._count()
+
+    def _count(self) -> None:
+        self._done += 1
+        self._bar.show(self._done)
+
+    def _fail(self, process: Fitter, why: str, text: str = "") -> None:
+        item, process.item = process.item, None
+        if item is None:
+            return
+        self.failed[item.name] = f"{why}\n{text}" if text else why
+        self._folder.note_failed(self.failed)
+        log.warning("item %s failed: %s", item.name, why)
+        self._count()
+        if not self._succeeded and len(self.failed) >= _FIRST:
+            last = f"\n{text}" if text else ""
+            raise SynkhronosError(
+                f"map: the first {_FIRST} items have failed, the last of them, {item.name}: "
+                f"{why}. Mend fit{last}"
+            )
+
+    def lost(self, process: Fitter, why: str) -> None:
+        """The item has failed; another process goes on with the others."""
+        if not process.asked:
+            raise SynkhronosError(f"map: a process did not start: {why}")
+        self._fail(process, why)
+
+    def given_up(self, process: Fitter) -> None:
+        """Nothing: its item has no result."""

@@ -1,0 +1,238 @@
+"""Results of items: files in a folder, each of which is written as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Hashable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from synkhronos._errors import InputError, SynkhronosError
+from synkhronos._host import files
+from synkhronos._transport.serialization import pack_graph, unpack_graph
+from synkhronos.pymc._map.names import file_of
+
+log = logging.getLogger("synkhronos")
+
+_SEED, _FAILED = "seed.json", "failed.json"
+_LONGEST_HEAD = 1 << 20  # bytes of the first line of a result
+_PIECE = 1 << 20  # bytes that are read together
+
+
+class Folder:
+    """A folder of results, which only this user writes to, since results are pickles.
+
+    Parameters
+    ----------
+    given : path or None
+        None: a temporary one, which is removed with this object.
+
+    Raises
+    ------
+    InputError
+        It cannot be made, or another user may write to it.
+    """
+
+    def __init__(self, given: str | os.PathLike[str] | None) -> None:
+        if given is None:
+            given = tempfile.mkdtemp(prefix="synk-map-")
+            weakref.finalize(self, _remove, given, os.getpid())
+        self.path = Path(os.fspath(given)).absolute()
+        try:
+            files.make_folder(self.path, files.OWN)
+            _check_own(self.path, self.path.stat())
+        except OSError as exc:
+            raise InputError(f"map: folder={str(self.path)!r}: {exc.strerror}") from None
+
+    def entropy(self, asked: int | None, fresh: int) -> int:
+        """The seed of the fleet: that of the folder, else the one that was asked for, or `fresh`.
+
+        Raises
+        ------
+        InputError
+            The folder has another one, or its file is damaged.
+        """
+        path = self.path / _SEED
+        if not path.exists():
+            found = fresh if asked is None else asked
+            self._note(_SEED, {"random_seed": found})
+            return found
+        try:
+            kept = json.loads(files.read_text(path))["random_seed"]
+        except (OSError, ValueError, KeyError, TypeError):
+            kept = None
+        if type(kept) is not int or kept < 0:
+            raise InputError(
+                f"map: {str(path)!r} is damaged: it has no random_seed. Write "
+                '{"random_seed": N} into it, with the seed of the results, or give another folder'
+            )
+        if asked not in (None, kept):
+            raise InputError(
+                f"map: random_seed={asked}, and the results in {str(self.path)!r} have {kept}: "
+                "give this, or another folder"
+            )
+        return kept
+
+    def note_failed(self, failed: Mapping[Hashable, str]) -> None:
+        """Write down which items have failed, and why."""
+        self._note(_FAILED, {str(name): why for name, why in failed.items()})
+
+    def _note(self, file: str, said: Mapping[str, object]) -> None:
+        files.replace(self.path / file, json.dumps(said, indent=1), mode=files.OWN_FILE)
+
+    def has(self, name: Hashable, item: str) -> bool:
+        """Whether there is a whole result of this item; a damaged one counts as missing.
+
+        Raises
+        ------
+        InputError
+            It is of another item with the name, or another user may write to it.
+        """
+        path = self.path / file_of(name)
+        try:
+            with _opened(path) as file:
+                head = _head(file)
+                whole = head is not None and _digest(file) == head["blake2b"]
+        except FileNotFoundError:
+            return False
+        if head is None or not whole:
+            log.warning("map: %s is damaged: item %s is fitted again", path, name)
+            return False
+        if head["item"] != item:
+            raise InputError(
+                f"map: {str(path)!r} is the result of another item named {name}: remove it, or "
+                "give another folder"
+            )
+        return True
+
+    def read(self, name: Hashable) -> Any:
+        """The result of an item.
+
+        Raises
+        ------
+        SynkhronosError
+            Its file is damaged, or is there no more.
+        """
+        path = self.path / file_of(name)
+        try:
+            with _opened(path) as file:
+                head = _head(file)
+                packed = file.read()
+        except OSError as exc:
+            raise SynkhronosError(
+                f"map: the result of item {name}, {str(path)!r}, cannot be read: {exc.strerror}"
+            ) from None
+        if head is None or hashlib.blake2b(packed).hexdigest() != head["blake2b"]:
+            raise SynkhronosError(
+                f"map: the result of item {name}, {str(path)!r}, is damaged: call map again, which "
+                "fits the item again"
+            )
+        return unpack_graph(packed)
+
+
+def write_result(folder: str, name: str, item: str, result: object) -> None:
+    """Write the result of an item, which nobody else may read: a pickle is code.
+
+    Raises
+    ------
+    OSError
+    """
+    packed = pack_graph(result)
+    found = hashlib.blake2b(packed).hexdigest()
+    head = json.dumps({"name": name, "item": item, "blake2b": found}).encode()
+    path = Path(folder) / file_of(name)
+    files.replace(path, b"".join([head, b"\n", packed]), mode=files.OWN_FILE)
+
+
+def _remove(folder: str, owner: int) -> None:
+    """Remove a temporary folder, unless this process is a fork of the one that made it."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """A context with a file, which nobody else may have written to."""
+    with files.reading(path) as file:
+        _check_own(path, os.fstat(file.fileno()))
+        yield file
+
+
+def _head(file: IO[bytes]) -> Mapping[str, str] | None:
+    """The first line of a result; None if it is damaged."""
+    try:
+        head = json.loads(file.readline(_LONGEST_HEAD))
+    except ValueError:
+        return None
+    return head if isinstance(head, dict) and {"item", "blake2b"} <= head.keys() else None
+
+
+def _digest(file: IO[bytes]) -> str:
+    """Of the rest of a file."""
+    found = hashlib.blake2b()
+    while piece := file.read(_PIECE):
+        found.update(piece)
+    return found.hexdigest()
+
+
+def _check_own(path: Path, found: os.stat_result) -> None:
+    if not files.is_own(found):
+        raise InputError(
+            f"map: another user may write to {str(path)!r}, and results are pickles, which can run "
+            "any code: give a folder of your own, or take the permission away (chmod go-w)"
+        )
+
+
+class Fits(Mapping[Hashable, Any]):
+    """The results of `map`: a mapping from the names of items to what was sampled or returned.
+
+    A result is read from its file when it is asked for, and not kept in memory.
+
+    Attributes
+    ----------
+    failed : dict
+        Why an item has no result, by name.
+    folder : pathlib.Path
+        Where the results are.
+
+    Examples
+    --------
+    ::
+
+        fits = synk.pymc.map(fit, shops)
+        slopes = {name: idata.posterior["slope"].mean().item() for name, idata in fits.items()}
+    """
+
+    def __init__(
+        self, folder: Folder, names: list[Hashable], failed: Mapping[Hashable, str]
+    ) -> None:
+        self._folder = folder
+        self._names = dict.fromkeys(name for name in names if name not in failed)
+        self.failed = dict(failed)
+        self.folder = folder.path
+
+    def __getitem__(self, name: Hashable) -> Any:
+        if name in self.failed:
+            raise SynkhronosError(f"item {name} has failed: {self.failed[name]}")
+        if name not in self._names:
+            raise KeyError(name)
+        return self._folder.read(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} fits, {len(self.failed)} failed, in {str(self.folder)!r}>"

@@ -1,0 +1,366 @@
+"""Rewrites of a member's graph: fewer costly functions; expressions only of data become inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.distributions.dist_math import I0e, I1e, i0e, normal_lccdf, normal_lcdf
+from pymc.logprob.utils import local_remove_check_parameter
+from pytensor.compile.mode import optdb
+from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import toposort
+from pytensor.scalar import basic as ps
+from pytensor.scalar import math as psm
+from pytensor.tensor.basic import get_underlying_scalar_constant_value
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.exceptions import NotScalarConstantError
+from pytensor.tensor.math import Dot, switch
+
+from synkhronos._compiling.lean.rewrite import operands_alike
+from synkhronos._compiling.python_mode import python_mode
+from synkhronos._compiling.vectorised.table import TABLE
+from synkhronos._compiling.vectorised.tails import LogNdtr, log_ndtr
+from synkhronos._proofs.values import Rows, Same
+from synkhronos._proofs.walk import Walk, seed
+
+_PLAIN = python_mode()
+TABLE |= {I0e: ("bessel", "i0e"), I1e: ("bessel", "i1e")}  # PyTensor has none
+
+# Functions of one number that cost more than a choice between two numbers.
+_COSTLY = (
+    *(ps.Exp, ps.Log, ps.Log1p, ps.Expm1, ps.Sqrt, ps.Log2, ps.Log10, ps.Tanh, ps.ArcTan),
+    *(psm.Sigmoid, psm.Softplus, psm.Log1mexp, psm.GammaLn, psm.Psi, psm.Erf, psm.Erfc, psm.Erfcx),
+    LogNdtr,
+)
+
+# PyTensor's rewrites of logarithms whose argument is no elementwise function.
+_LOGARITHMS = (
+    *("local_logsoftmax", "local_softmax_stabilize", "local_log_softmax_from_logsumexp"),
+    *("local_log_sum_exp", "local_log_add_exp", "local_exp_log_softmax"),
+)
+
+
+def _function_of(variable: Variable) -> tuple[bool, Variable] | None:
+    """(negated, f(x)) if the variable is f(x) or -f(x) with a costly f."""
+    negated, node = False, variable.owner
+    if node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, ps.Neg):
+        negated, variable = True, node.inputs[0]
+        node = variable.owner
+    if node is None or not isinstance(node.op, Elemwise):
+        return None
+    return (negated, variable) if isinstance(node.op.scalar_op, _COSTLY) else None
+
+
+@node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
+def _lift_choice(fgraph: Any, node: Any) -> Any:
+    """switch(c, f(a), f(b)) -> f(switch(c, a, b)): one costly function instead of two."""
+    del fgraph
+    if not isinstance(node.op.scalar_op, ps.Switch):
+        return None
+    condition, *branches = node.inputs
+    found = [_function_of(branch) for branch in branches]
+    if found[0] is None or found[1] is None:
+        return None
+    (negated, one), (other_negated, other) = found
+    if negated != other_negated or type(one.owner.op.scalar_op) is not type(
+        other.owner.op.scalar_op
+    ):
+        return None
+    a, b = one.owner.inputs[0], other.owner.inputs[0]
+    chosen: Any = one.owner.op(switch(condition, a, b))
+    chosen = -chosen if negated else chosen
+    return [chosen] if chosen.type == node.outputs[0].type else None
+
+
+@node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
+def _name_normal_tail(fgraph: Any, node: Any) -> Any:
+    """PyMC's formula for the logarithm of a normal tail -> one operation."""
+    del fgraph
+    condition = node.inputs[0].owner if isinstance(node.op.scalar_op, ps.Switch) else None
+    z = condition.inputs[0] if condition is not None and condition.inputs else None
+    inner = getattr(z, "owner", None)
+    if inner is None or not _is_elementwise(inner, ps.TrueDiv):
+        return None
+    difference, sigma = inner.inputs
+    if difference.owner is None or not _is_elementwise(difference.owner, ps.Sub):
+        return None
+    x, mu = difference.owner.inputs
+    for formula, argument in ((normal_lcdf, z), (normal_lccdf, -z)):
+        if equal_computations([formula(mu, sigma, x)], node.outputs):
+            found = _as_pymc(argument)
+            return [found] if found.type == node.outputs[0].type else None
+    return None
+
+
+def _as_pymc(z: Any) -> Any:
+    """log_ndtr(z) to the last digit of PyMC's formula.
+
+    The formula divides by a root of 2 in the dtype of PyTensor's constant, which is float32. It
+    does not do so in the square that it subtracts below -1.
+    """
+    root = float(np.sqrt(np.asarray(2.0, pt.sqrt(2.0).type.dtype)))
+    part = (2 / root**2 - 1) / 2
+    return log_ndtr(z * (math.sqrt(2) / root)) + switch(z < -1.0, pt.sqr(z) * part, 0.0)
+
+
+@node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
+def _scale_bessel(fgraph: Any, node: Any) -> Any:
+    """log(i0(x)) -> log(i0e(x)) + |x|, which does not overflow from x = 714 on."""
+    del fgraph
+    inner = node.inputs[0].owner
+    if not isinstance(node.op.scalar_op, ps.Log) or inner is None:
+        return None
+    if not _is_elementwise(inner, psm.I0):
+        return None
+    x = inner.inputs[0]
+    found: Any = node.op(i0e(x)) + abs(x)
+    return [found] if found.type == node.outputs[0].type else None
+
+
+@node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
+def _power_of_beta(fgraph: FunctionGraph, node: Apply) -> list[Variable] | None:
+    """The incomplete beta function is a power if one of its parameters is 1.
+
+    The derivatives of the function itself are loops of up to 200 steps for each row.
+    """
+    del fgraph
+    if not isinstance(node.op.scalar_op, psm.BetaInc):
+        return None
+    a, b, x = node.inputs
+    if x.owner is None or not _is_elementwise(x.owner, psm.Sigmoid):
+        x = switch((x >= 0) & (x <= 1), x, np.nan)
+    found: Any
+    if _is_one(b):
+        found = pt.second(b, pt.exp(switch(a > 0, a, np.nan) * pt.log(x)))
+    elif _is_one(a):
+        found = pt.second(a, -pt.expm1(switch(b > 0, b, np.nan) * pt.log1p(-x)))
+    else:
+        return None
+    return [found] if found.type == node.outputs[0].type else None
+
+
+def _is_one(variable: Variable) -> bool:
+    """Whether all elements are 1, whatever the parameters and the data."""
+    try:
+        return bool(get_underlying_scalar_constant_value(rewritten(variable)) == 1)
+    except NotScalarConstantError:
+        return False
+
+
+def _is_elementwise(node: Any, kind: type) -> bool:
+    return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, kind)
+
+
+def with_named_tails(outputs: Sequence[Any]) -> list[Any]:
+    """Copies of graphs in which normal tails are operations with a derivative of their own.
+
+    The derivative of PyMC's formula takes a difference of large numbers far out in the tail. The
+    logarithm of a Bessel function follows from the scaled one. Some incomplete beta functions are
+    powers.
+    """
+    graph = FunctionGraph(outputs=clone_replace(list(outputs)), clone=False)
+    dfs_rewriter(_name_normal_tail, _scale_bessel, _power_of_beta).rewrite(graph)
+    return list(graph.outputs)
+
+
+@node_rewriter([Dot])  # type: ignore[untyped-decorator]
+def _cast_operands(fgraph: Any, node: Any) -> Any:
+    """A product of integers as data: the cast becomes a part of what `hoist` computes once."""
+    del fgraph
+    operands = operands_alike(node)
+    return None if operands == node.inputs else [node.op(*operands)]
+
+
+def _split_logarithm(positive: Collection[Any]) -> Any:
+    """log(a / b) -> log(a) - log(b) if one of them is in `positive`: data above 0.
+
+    a / b overflows for a tiny parameter. PyTensor does so where the data are constants, whose
+    logarithm it folds; `hoist` does the same with that of a place.
+    """
+
+    @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
+    def rewrite(fgraph: Any, node: Any) -> Any:
+        del fgraph
+        inner = node.inputs[0].owner if isinstance(node.op.scalar_op, ps.Log) else None
+        if inner is None or not isinstance(inner.op, Elemwise):
+            return None
+        if not isinstance(inner.op.scalar_op, ps.TrueDiv):
+            return None
+        if not any(without_axes(v) in positive for v in inner.inputs):
+            return None
+        a, b = [node.op(v.astype(node.outputs[0].type.dtype)) for v in inner.inputs]
+        return [a - b]
+
+    return rewrite
+
+
+def without_axes(variable: Any) -> Any:
+    """The variable whose axes were moved, or that was given axes of length 1."""
+    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
+        variable = variable.owner.inputs[0]
+    return variable
+
+
+def rewritten(graph: Any) -> Any:
+    """A copy of the graph, rewritten, without the rewrites for C.
+
+    The latter make PyTensor look for a BLAS to link with, and warn if it finds none.
+    """
+    include = "canonicalize", "stabilize"
+    return rewrite_graph(graph, include=include, exclude=("cxx_only",), clone=True)
+
+
+def simplified(outputs: Sequence[Any], positive: Collection[Any] = ()) -> list[Any]:
+    """Rewrite graphs: costly functions leave choices, products are of one dtype.
+
+    Quotients leave logarithms if they are of a variable in `positive`.
+    """
+    graph = FunctionGraph(outputs=list(outputs), clone=False)
+    dfs_rewriter(_split_logarithm(positive), _lift_choice, _cast_operands).rewrite(graph)
+    return list(graph.outputs)
+
+
+def untraced() -> AbstractContextManager[None]:
+    """A context in which PyTensor does not note where each new variable was made.
+
+    Rewrites make most variables, and they copy the notes of the user's own. It saves 40 % of the
+    time that a division takes when its machine code is cached.
+    """
+    context: AbstractContextManager[None] = pytensor.config.change_flags(traceback__limit=0)
+    return context
+
+
+def without_parameter_checks(outputs: Sequence[Any]) -> list[Any]:
+    """Copies of graphs without PyMC's checks of parameters, which may fail at the initial point."""
+    graph = FunctionGraph(outputs=clone_replace(list(outputs)), clone=False)
+    dfs_rewriter(local_remove_check_parameter).rewrite(graph)
+    return list(graph.outputs)
+
+
+def stable(outputs: Sequence[Any]) -> list[Any]:
+    """Copies of graphs in which logarithms of probabilities and of sums are computed as one.
+
+    PyTensor does so in the whole graph. A member's graph may begin between the two operations, at
+    the result of a softmax that rounds to 0, or of a sum of exponentials that overflows.
+    """
+    graph = FunctionGraph(outputs=clone_replace(list(outputs)), clone=False)
+    optdb["stabilize"].query(RewriteDatabaseQuery(include=_LOGARITHMS)).rewrite(graph)
+    return list(graph.outputs)
+
+
+@dataclass
+class Hoisted:
+    """A graph in which expressions that depend only on data are inputs, with these expressions.
+
+    Attributes
+    ----------
+    outputs : list of Variable
+    rows : list of Variable
+        The new inputs, which have rows.
+    """
+
+    outputs: list[Any]
+    rows: list[Any] = field(default_factory=list)
+    _given: list[Any] = field(default_factory=list)
+    _expressions: list[Any] = field(default_factory=list)
+    _function: Any = None
+
+    def arrays(self, rowed: Sequence[np.ndarray], whole: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Compute the values of the new inputs from the data."""
+        if not self.rows:
+            return []
+        if self._function is None:
+            self._function = pytensor.function(
+                self._given, self._expressions, mode=_PLAIN, on_unused_input="ignore"
+            )
+        found: list[np.ndarray] = self._function(*rowed, *whole)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_function": None}
+
+
+def hoist(outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any]) -> Hoisted:
+    """Turn expressions that are computed row by row, and only from data, into inputs.
+
+    PyTensor folds constants in the same way: the logarithm of a constant exposure is a constant.
+    """
+    axes = _row_axes(outputs, rowed, whole)
+    known = {*rowed, *[v for v, axis in axes.items() if axis == 0]}  # not kept twice
+    wanted = {v: a for v, a in axes.items() if a == 0 or without_axes(v) not in known}
+    return _replaced(outputs, rowed, whole, wanted)
+
+
+def replaced(
+    outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any], wanted: Sequence[Any]
+) -> Hoisted:
+    """The graphs with inputs instead of these expressions of data, whose first axis has rows."""
+    return _replaced(outputs, rowed, whole, dict.fromkeys(wanted, 0))
+
+
+def _replaced(
+    outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any], wanted: dict[Any, int]
+) -> Hoisted:
+    """The same where an axis is given for each expression; inputs have rows along the first."""
+    if not wanted:
+        return Hoisted(list(outputs))
+    expressions = [pt.moveaxis(v, axis, 0) if axis else v for v, axis in wanted.items()]
+    places = [v.type.clone(shape=(None, *v.type.shape[1:]))(name="data") for v in expressions]
+    pairs = [
+        (v, pt.moveaxis(place, 0, axis) if axis else place)
+        for (v, axis), place in zip(wanted.items(), places, strict=True)
+    ]
+    found = clone_replace(list(outputs), replace=pairs, rebuild_strict=False)
+    return Hoisted(found, places, [*rowed, *whole], expressions)
+
+
+def of_data_alone(
+    outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any], ends: tuple[type, ...] = ()
+) -> list[Any]:
+    """The largest expressions that are computed row by row, and only from data.
+
+    Their first axis has the rows. An operation of a class of `ends` counts as one that needs more
+    than data.
+    """
+    return [v for v, axis in _row_axes(outputs, rowed, whole, ends).items() if axis == 0]
+
+
+def _row_axes(
+    outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any], ends: tuple[type, ...] = ()
+) -> dict[Any, int]:
+    """The same along any axis, which is the value."""
+    data = {*rowed, *whole}
+    alone: dict[Variable, bool] = {}
+    for node in toposort(outputs):
+        fixed = [v in data or isinstance(v, Constant) or alone.get(v, False) for v in node.inputs]
+        touched = any(v in data or alone.get(v, False) for v in node.inputs)
+        for output in node.outputs:
+            alone[output] = all(fixed) and touched and not isinstance(node.op, ends)
+    used = dict.fromkeys(
+        v
+        for node in toposort(outputs)
+        if not all(alone[o] for o in node.outputs)
+        for v in node.inputs
+        if alone.get(v, False)
+    )
+    if not used:
+        return {}
+    walk = Walk({**{v: seed(v) for v in rowed}, **dict.fromkeys(whole, Same())})
+    known = dict(zip(used, walk.read(list(used)), strict=True))
+    return {
+        v: value.axis
+        for v, value in known.items()
+        if isinstance(value, Rows) and value.whole and not value.factors
+    }

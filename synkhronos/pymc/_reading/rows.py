@@ -1,0 +1,760 @@
+"""Finds the variables of a log-density that have its rows; reads the graph from the term upwards.
+
+A term has one value for each row of the data. For each variable in its graph, the reader decides:
+are the variable's rows the term's rows, or does each member need the whole variable? The rules are
+those that prove reductions (`synkhronos._proofs`): the reader goes on through an operation
+only if the operation is known to keep rows apart. A variable at which the reader stops is a
+*source*: data, a parameter, or the result of an operation that mixes rows (the values of a Gaussian
+process, a random walk). The model itself computes the sources, as it does undivided.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc.pytensorf import constant_fold
+from pytensor.compile.builders import OpFromGraph, SymbolicOp
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.raise_op import CheckAndRaise
+from pytensor.scalar import basic as ps
+from pytensor.scalar.math import Sigmoid, Softplus
+from pytensor.scan.op import Scan
+from pytensor.tensor.basic import Alloc, ARange, MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import All
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.subtensor import Subtensor, indices_from_subtensor
+from pytensor.tensor.type import TensorType
+
+from synkhronos._proofs.indexing import is_full
+from synkhronos._proofs.values import Position, Rows, Same, Stuck, Unknown
+from synkhronos._proofs.walk import Walk, constant_of, name_of, transfer
+from synkhronos.pymc._reading.counts import Counts
+from synkhronos.pymc._reading.declared import Assumption
+
+Lengths = tuple[int, ...]
+Place = tuple[Variable, int | None]  # a variable and its row axis; None: needed whole
+
+POSITION = -1  # instead of an axis: the variable holds the row numbers, 0 to n - 1
+
+_INLINE_BYTES = 1 << 12  # constants up to this size stay in the graph and can be folded
+_ROWLESS = (None, POSITION)
+_FEW = 8  # numbers, of which a member computes others at no cost
+_MUCH_SMALLER = 8  # ratio of sizes
+_MAX_TRIES = 128  # combinations of row axes tried for the inputs of one node
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Why a term is not a sum over rows; `reason` is a clause."""
+
+    reason: str
+
+
+@dataclass
+class Reading:
+    """Terms with the same number of rows, rewritten on placeholders.
+
+    Attributes
+    ----------
+    rows : int
+    total : Variable
+        The sum of the terms over the rows of the placeholders.
+    holds : Variable, or None
+        Whether all checks of parameters hold; if one does not, the log-density is -inf.
+    refuses_nan : bool
+        Whether there are checks that fail for nan, and hold for every number.
+    sources : dict
+        The placeholder of each source. The row axis of placeholders is 0.
+    assumptions : tuple of Assumption
+        Operations that are read as the user declares them.
+    computed : set of Variable
+        What members compute. It may contain a source: one that they need by row and whole.
+    values : tuple of Variable
+        Each of the terms, by row.
+    """
+
+    rows: int
+    total: Any
+    holds: Any
+    refuses_nan: bool = False
+    sources: dict[Place, Variable] = field(default_factory=dict)
+    assumptions: tuple[Assumption, ...] = ()
+    computed: frozenset[Variable] = frozenset()
+    values: tuple[Any, ...] = ()
+
+
+class Reader:
+    """Reads terms with the same number of rows.
+
+    Parameters
+    ----------
+    rows : int
+    shapes : mapping
+        The shape of every variable of the terms.
+    free : set
+        The variables that depend on free random variables; all others are data.
+    declared : Declared
+        Operations of which the user says that they keep rows apart.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        shapes: Mapping[Variable, Lengths],
+        free: set[Variable],
+        declared: Container[Apply],
+    ) -> None:
+        self._declared = declared
+        self._assumptions: dict[Place, Assumption] = {}
+        self._rows = rows
+        self._shapes = shapes
+        self._free = free
+        self._counts = Counts(rows, shapes)
+        self._ways: dict[Place, tuple[int | None, ...] | None] = {}
+        self._pruned: dict[Place, tuple[tuple[int | None, ...] | None, frozenset[Place]]] = {}
+        self._reasons: dict[Place, str] = {}
+        self._built: dict[Place, Variable] = {}
+        self._lengths: dict[Variable, tuple[int | None, ...] | None] = {}
+        self.sources: dict[Place, Variable] = {}
+
+    def read(self, terms: Sequence[Place], checked: bool) -> Reading | dict[int, Unreadable]:
+        """Rewrite the terms; if some cannot be divided, return their indices and the reasons.
+
+        `checked`: whether the model checks conditions on parameters.
+        """
+        bare = [(without_checks(term), axis) for term, axis in terms]
+        for place in bare:
+            self._follow(place)
+            self._prune(place)
+        stuck = {
+            i: Unreadable(self._reasons.get(place, "it is not computed row by row"))
+            for i, place in enumerate(bare)
+            if place[1] is None or self._ways[place] is None
+        }
+        if stuck:
+            return stuck
+        everything = [term for term, _ in terms] if checked else []
+        conditions, refuses_nan = self._conditions(everything)
+        for place in conditions:
+            self._follow(place)
+            self._prune(place)
+        self._restore([*bare, *conditions])
+        values = [self._build(place) for place in bare]
+        total: Any = pt.add(*[v.sum() for v in values]) if len(values) > 1 else values[0].sum()
+        checks = [pt.all(self._build(place)) for place in conditions]
+        holds = functools.reduce(pt.and_, checks) if checks else None
+        computed = frozenset(v for v, axis in self._built if self._ways[v, axis] is not None)
+        assumptions = tuple(self._assumptions.values())
+        return Reading(
+            rows=self._rows,
+            total=total,
+            holds=holds,
+            refuses_nan=refuses_nan,
+            sources=self.sources,
+            assumptions=assumptions,
+            computed=computed,
+            values=tuple(values),
+        )
+
+    def _conditions(self, terms: Sequence[Variable]) -> tuple[list[Place], bool]:
+        """The conditions, and whether some that only nan can fail are left out."""
+        found: dict[Place, None] = {}
+        refuses_nan = False
+        for variable in ancestors(list(terms)):
+            node = variable.owner
+            if node is None or not isinstance(node.op, CheckAndRaise):
+                continue
+            for condition in itertools.chain.from_iterable(map(_all_of, node.inputs[1:])):
+                bare = without_checks(condition)
+                if _always(bare):
+                    refuses_nan = True
+                elif not isinstance(bare, Constant):
+                    found[bare, self._axis_of(bare)] = None
+        return list(found), refuses_nan
+
+    def _axis_of(self, variable: Variable) -> int | None:
+        """The row axis of a condition, found by its length."""
+        for axis in self._candidates(variable):
+            if axis is None or axis == POSITION:
+                return None
+            self._follow((variable, axis))
+            if variable.owner is None or self._ways[variable, axis] is not None:
+                return axis
+        return None
+
+    def _follow(self, place: Place) -> None:
+        """Decide, for a place and everything in its graph, where reading stops."""
+        stack = [place]
+        while stack:
+            here = stack.pop()
+            if here in self._ways:
+                continue
+            self._ways[here] = self._way(here)
+            stack += self._inputs(here)
+
+    def _prune(self, root: Place) -> None:
+        """Stop at a place that is much smaller than the parameters with rows in its graph.
+
+        Example: the product of a covariance's square root (n x n) with a vector. Scattering the
+        product moves n numbers, scattering its inputs n * n. A variable with rows
+        of data in its graph is divided all the same: it may be the density.
+        """
+        below: dict[Place, tuple[frozenset[Place], bool]] = {}
+        for place in self._order(root, below):
+            inner = [below[p] for p in self._inputs(place)]
+            found = frozenset[Place]().union(*[places for places, _ in inner])
+            data = any(has_data for _, has_data in inner)
+            variable, axis = place
+            if self._ways[place] is None and axis not in _ROWLESS:
+                found = frozenset([place]) if variable in self._free else found
+                data = variable not in self._free
+            size = _size(self._shapes.get(variable, ()))
+            total = sum(_size(self._shapes[v]) for v, _ in found)
+            if place != root and not data and axis not in _ROWLESS and total > _MUCH_SMALLER * size:
+                self._pruned[place] = self._ways[place], found
+                self._ways[place] = None
+                found = frozenset([place])
+            below[place] = found, data
+
+    def _restore(self, roots: Sequence[Place]) -> None:
+        """Read on at pruned places whose parameters are scattered for other places anyway."""
+        for place, (way, found) in self._pruned.items():
+            done: dict[Place, None] = {}
+            for root in roots:
+                done.update(dict.fromkeys(self._order(root, done)))
+            if found <= done.keys():
+                self._ways[place] = way
+
+    def _way(self, place: Place) -> tuple[int | None, ...] | None:
+        """The row axis of each input of the place's node; None: reading stops here."""
+        variable, axis = place
+        node = variable.owner
+        if node is None or axis == POSITION:
+            return None
+        if axis is None:
+            return (None,) * len(node.inputs) if self._goes_on(variable, node) else None
+        if isinstance(node.op, CheckAndRaise | SpecifyShape):
+            return (axis,)
+        if isinstance(node.op, Scan) and axis == 0 and self._steps_are_rows(node):
+            return _by_step(node)
+        if isinstance(node.op, Subtensor) and self._takes_all_rows(node, axis):
+            return (axis,)
+        known = _KEEPS_LENGTH.get(type(node.op))
+        if known is not None:
+            inner = known(node, axis, self._shapes)
+            if inner is None:
+                return None
+            others = [length for i, length in enumerate(_lengths_of(node)) if i != axis]
+            read = 0 if all(map(_stays, others)) else len(node.inputs) - 1
+            return (inner, *(None,) * read)
+        return self._try(node, place)
+
+    def _steps_are_rows(self, node: Apply) -> bool:
+        """Whether a loop carries nothing from step to step, and each step reads and gives one row.
+
+        The number of steps has to follow the data. Else new data could be longer than the steps
+        that the user has asked for.
+        """
+        op: Any = node.op
+        info = op.info
+        if not info.n_seqs or info.as_while or len(node.outputs) != info.n_nit_sot:
+            return False
+        steps = [node.inputs[0], *op.outer_nitsot(node.inputs)]
+        return all(map(self._is_count, [*steps, *(v.shape[0] for v in op.outer_seqs(node.inputs))]))
+
+    def _takes_all_rows(self, node: Apply, axis: int) -> bool:
+        """Whether slices take all rows, up to a length that is their number."""
+        assert isinstance(node.op, Subtensor)
+        taken = indices_from_subtensor(node.inputs[1:], node.op.idx_list)
+        if axis >= len(taken) or not all(isinstance(index, slice) for index in taken):
+            return False
+        own, others = taken[axis], [index for i, index in enumerate(taken) if i != axis]
+        return (
+            own.stop is not None
+            and self._is_count(own.stop)
+            and is_full(slice(own.start, None, own.step))
+            and all(map(is_full, others))
+        )
+
+    def _is_count(self, length: Any) -> bool:
+        [found] = constant_fold([length], raise_not_constant=False)
+        fixed = not isinstance(found, Variable) and int(found) == self._rows
+        return fixed or self._counts.is_count(length)
+
+    def _goes_on(self, variable: Variable, node: Apply) -> bool:
+        """Whether members shall compute a value that they need whole, instead of receiving it.
+
+        They do if it costs little and its inputs are few or not longer than it. Terms that use a
+        parameter in several forms then receive the parameter once, and rewrites see all of its way.
+        """
+        if not isinstance(variable.type, TensorType):
+            return True
+        if variable not in self._free:
+            return all(isinstance(v, Constant) for v in ancestors([variable]) if v.owner is None)
+        if not isinstance(node.op, Elemwise | DimShuffle):
+            return False
+        if _is_logarithm(node) and not self._goes_on_below(node.inputs[0]):
+            return False
+        inputs = {v for v in node.inputs if v in self._free}
+        given = sum(_size(self._shapes[v]) for v in inputs)
+        return given <= max(_FEW, _size(self._shapes[variable]))
+
+    def _goes_on_below(self, variable: Variable) -> bool:
+        """Whether members compute what a logarithm is of, or it is a parameter.
+
+        If not, the model computes the logarithm too: that of a product or a determinant is finite
+        where the product itself is 0 or infinite.
+        """
+        while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
+            variable = variable.owner.inputs[0]
+        return variable.owner is None or self._goes_on(variable, variable.owner)
+
+    def _candidates(self, variable: Variable) -> list[int | None]:
+        """The axes whose length allows them to be the row axis; None and POSITION last."""
+        kind: Any = variable.type
+        shape = self._shapes.get(variable, ())
+        axes = [a for a, n in enumerate(shape) if n == self._rows and kind.shape[a] != 1]
+        counts = [POSITION] if len(axes) == 1 and self._rows == _size(shape) else []
+        counts = counts if _counts(variable) else []
+        return [*axes, None, *counts]
+
+    def _try(self, node: Apply, place: Place) -> tuple[int | None, ...] | None:
+        """Find row axes of the inputs that give the output the row axis of `place`."""
+        variable, axis = place
+        output = node.outputs.index(variable)
+        choices = [self._candidates(v) for v in node.inputs]
+        known = self._with_known_lengths(node)
+        for way in itertools.islice(itertools.product(*choices), _MAX_TRIES):
+            if all(a is None or a == POSITION for a in way):
+                continue
+            found = _carry(_of_any_length(known, way), way)
+            if isinstance(found, str):
+                self._reasons.setdefault(place, f"{name_of(node)}: {found}{_advice(node)}")
+                continue
+            if isinstance(found[output], Rows) and found[output].axis == axis:
+                return way
+        if node in self._declared:
+            return self._assume(node, place)
+        self._reasons.setdefault(place, f"{name_of(node)} may mix rows{_advice(node)}")
+        return None
+
+    def _assume(self, node: Apply, place: Place) -> tuple[int | None, ...] | None:
+        """Each input that is as long as the rows has them."""
+        firsts = [self._candidates(v)[0] for v in node.inputs]
+        axes = tuple(None if a == POSITION else a for a in firsts)
+        variable, axis = place
+        if axis is None or all(a is None for a in axes) or variable not in self._free:
+            return None  # data need no assumption: the model computes them from all rows
+        self._assumptions[place] = Assumption(node, axes, node.outputs.index(variable), axis)
+        return axes
+
+    def _with_known_lengths(self, node: Apply) -> Apply:
+        """The node, with inputs whose types say which of their lengths are 1."""
+        shapes = [self._known_lengths(v) for v in node.inputs]
+        inputs = [
+            v if shape is None else v.type.clone(shape=shape)()
+            for v, shape in zip(node.inputs, shapes, strict=True)
+        ]
+        return node if not any(shapes) else node.clone_with_new_inputs(inputs, strict=False)
+
+    def _known_lengths(self, variable: Variable) -> tuple[int | None, ...] | None:
+        """The variable's lengths, if more of them are 1 than its type says; else None.
+
+        Example: the row numbers of a matrix of one row, ``pt.arange(p.shape[0])``.
+        """
+        kind: Any = variable.type
+        if variable not in self._lengths:
+            found = list(getattr(kind, "shape", ()))
+            for axis, n in enumerate(self._shapes.get(variable, ())):
+                if n == 1 and found[axis] is None:
+                    symbolic: Any = variable
+                    [length] = constant_fold([symbolic.shape[axis]], raise_not_constant=False)
+                    found[axis] = 1 if isinstance(length, np.ndarray) and length == 1 else None
+            changed = tuple(found) != tuple(getattr(kind, "shape", ()))
+            self._lengths[variable] = tuple(found) if changed else None
+        return self._lengths[variable]
+
+    def _build(self, place: Place) -> Any:
+        """Rewrite the place's variable on placeholders."""
+        for here in self._order(place, self._built):
+            self._built[here] = self._make(here)
+        return self._built[place]
+
+    def _order(self, place: Place, done: Mapping[Place, Any]) -> Iterator[Place]:
+        """The places in the graph of `place`, inputs first, without those in `done`."""
+        stack: list[tuple[Place, bool]] = [(place, False)]
+        while stack:
+            here, ready = stack.pop()
+            if here in done:
+                continue
+            inputs = self._inputs(here)
+            if ready or not inputs:
+                yield here
+            else:
+                stack.append((here, True))
+                stack += [(p, False) for p in inputs]
+
+    def _inputs(self, place: Place) -> list[Place]:
+        """The inputs of a place, without lengths and checks; none for a source."""
+        way = self._ways[place]
+        if way is None or place[0].owner is None:
+            return []
+        return list(zip(place[0].owner.inputs, way, strict=False))
+
+    def _make(self, place: Place) -> Variable:
+        variable, axis = place
+        if self._ways[place] is None:
+            return variable if axis == POSITION else self._source(place)
+        node = variable.owner
+        assert node is not None
+        given = self._inputs(place)
+        inputs = [self._built[p] for p in given]
+        if any(a == POSITION for _, a in given):
+            inputs = _renumbered(given, inputs)
+        if axis is not None:
+            if isinstance(node.op, CheckAndRaise | Subtensor) and len(given) == 1:
+                return inputs[0]
+            if isinstance(node.op, SpecifyShape):
+                return _respecified(node, axis, inputs[0])
+            if isinstance(node.op, Scan) and self._ways[place] == _by_step(node):
+                inputs = _restepped(node, inputs)
+            if type(node.op) in _KEEPS_LENGTH:
+                return _relengthened(node, axis, inputs, self._shapes)
+        return _remade(node, inputs)[node.outputs.index(variable)]
+
+    def _source(self, place: Place) -> Variable:
+        variable, axis = place
+        small = isinstance(variable, Constant) and getattr(variable.data, "nbytes", 0)
+        if isinstance(variable, Constant) and axis is None and small <= _INLINE_BYTES:
+            return variable
+        found = self.sources.get(place)
+        if found is None:
+            found = _placeholder(variable, axis, self._known_lengths(variable))
+            self.sources[place] = found
+        return found if not axis else pt.moveaxis(found, 0, axis)
+
+
+def _placeholder(
+    variable: Variable, axis: int | None, known: tuple[int | None, ...] | None = None
+) -> Variable:
+    """An input of the member's graph; its rows come first, their number is free."""
+    kind: Any = variable.type
+    lengths = list(known or kind.shape)
+    if axis is not None:
+        del lengths[axis]
+        lengths.insert(0, None)
+    made: Variable = kind.clone(shape=tuple(lengths))(name=variable.name)
+    return made
+
+
+def _respecified(node: Apply, axis: int, rows: Variable) -> Variable:
+    """A member's rows of an array whose lengths are given; those of the other axes remain.
+
+    Elementwise operations stretch an axis only where its type says that its length is 1.
+    """
+    kind: Any = node.outputs[0].type
+    lengths = [None if i == axis else n for i, n in enumerate(kind.shape)]
+    return pt.specify_shape(rows, lengths)
+
+
+def _counts(variable: Variable) -> bool:
+    """Whether an array holds 0, 1, 2, ... along one axis, and its other axes have length 1."""
+    if isinstance(variable, Constant):
+        data = np.ravel(variable.data)
+        return data.dtype.kind in "iu" and np.array_equal(data, np.arange(len(data)))
+    node = variable.owner
+    while node is not None and isinstance(node.op, Reshape | DimShuffle):
+        node = node.inputs[0].owner
+    if node is None or not isinstance(node.op, ARange):
+        return False
+    start, _, step = node.inputs
+    return (constant_of(start), constant_of(step)) == (0, 1)
+
+
+def _renumbered(given: Sequence[Place], inputs: Sequence[Any]) -> list[Any]:
+    """The inputs of a node; row numbers become those of the member's rows."""
+    rows = next(v.shape[a] for (_, a), v in zip(given, inputs, strict=True) if a not in _ROWLESS)
+    return [
+        pt.arange(rows, dtype=v.type.dtype).reshape([-1 if n != 1 else 1 for n in v.type.shape])
+        if a == POSITION
+        else v
+        for (_, a), v in zip(given, inputs, strict=True)
+    ]
+
+
+def _of_any_length(node: Apply, way: Sequence[int | None]) -> Apply:
+    """The node, with an inner graph that accepts any number of rows."""
+    if isinstance(node.op, Scan):
+        given = [_unsized(v, axis) for v, axis in zip(node.inputs, way, strict=True)]
+        op = _rescanned(node.op, given)
+        return node if op is node.op else op.make_node(*given)
+    if not isinstance(node.op, OpFromGraph):
+        return node
+    symbolic = isinstance(node.op, SymbolicOp)
+    inputs: list[Any] = []
+    for variable, axis in zip(node.inputs, way, strict=True):
+        # rebuilding the inner graph would rebuild the input's own graph too
+        whole = axis in _ROWLESS and not symbolic and variable.owner is not None
+        inputs.append(variable.type() if whole else _unsized(variable, axis))
+    outputs = _remade(node, inputs)
+    if not symbolic:
+        outputs = OpFromGraph(inputs, outputs)(*inputs, return_list=True)
+    owner = outputs[0].owner
+    return owner if len({v.owner for v in outputs}) == 1 and owner is not None else node
+
+
+def _unsized(variable: Any, axis: int | None) -> Any:
+    """An input of any number of rows; the variable itself if it has no rows."""
+    if axis in _ROWLESS:
+        return variable
+    lengths = [None if i == axis else n for i, n in enumerate(variable.type.shape)]
+    return variable.type.clone(shape=tuple(lengths))()
+
+
+def _rescanned(op: Scan, given: Sequence[Any]) -> Scan:
+    """A loop whose inner graph has no length that the types of these inputs do not have."""
+    inner, info = op.fgraph.unfreeze(), op.info
+    outer = op.get_oinp_iinp_iout_oout_mappings()["outer_inp_from_inner_inp"]
+    taps = [*info.mit_mot_in_slices, *info.mit_sot_in_slices]
+    stacked = info.n_seqs + sum(map(len, taps)) + info.n_sit_sot
+    inputs: dict[Any, Any] = {}
+    for i, variable in enumerate(inner.inputs):
+        kind: Any = variable.type
+        lengths = getattr(given[outer[i]].type, "shape", ())[i < stacked :]
+        known = getattr(kind, "shape", ())
+        free = tuple(None if m is None else n for n, m in zip(known, lengths, strict=True))
+        inputs[variable] = kind.clone(shape=free)() if free != known else kind()
+    if all(v.type == w.type for v, w in inputs.items()):
+        return op
+    made = dict(inputs)
+    for node in inner.toposort():
+        remade = _remade(node, [made.get(v, v) for v in node.inputs])
+        made.update(zip(node.outputs, remade, strict=True))
+    return Scan(
+        [*inputs.values()],
+        [made.get(v, v) for v in inner.outputs],
+        info,
+        mode=op.mode,
+        truncate_gradient=op.truncate_gradient,
+        name=op.name,
+        profile=op.profile,
+        allow_gc=op.allow_gc,
+        strict=op.strict,
+    )
+
+
+def _remade(node: Apply, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The node's outputs for other inputs, which may have other lengths.
+
+    They keep what is promised of the values in tags: PyTensor takes the Cholesky factor of L @ L.T
+    to be L only if L has the tag of triangular matrices.
+    """
+    made = _made_again(node, inputs)
+    for old, new in zip(node.outputs, made, strict=True):
+        promised = {name: value for name, value in vars(old.tag).items() if name != "trace"}
+        vars(new.tag).update(promised | vars(new.tag))
+    return made
+
+
+def _made_again(node: Apply, inputs: Sequence[Any]) -> Sequence[Any]:
+    if isinstance(node.op, Scan):
+        return _rescanned(node.op, inputs).make_node(*inputs).outputs
+    if isinstance(node.op, SymbolicOp):  # builds its inner graph again
+        found = node.op(*inputs)
+        return found if isinstance(found, Sequence) else [found]
+    if isinstance(node.op, OpFromGraph):
+        inner = node.op.fgraph.unfreeze()  # in which nodes can be made for other lengths
+        given = list(zip(inner.inputs, inputs, strict=True))
+        return clone_replace(inner.outputs, replace=given, rebuild_strict=False)
+    return node.clone_with_new_inputs(inputs, strict=False).outputs
+
+
+def _carry(node: Apply, way: Sequence[int | None]) -> Sequence[Any] | str:
+    """The outputs' values if these inputs have rows; or the reason why they are unknown."""
+    values = [
+        Same() if a is None else _position(v) if a == POSITION else Rows(a)
+        for v, a in zip(node.inputs, way, strict=True)
+    ]
+    try:
+        found = transfer(node.op, node, values, Walk(dict(zip(node.inputs, values, strict=True))))
+    except Stuck as stop:
+        return str(stop)
+    if isinstance(found, Unknown):
+        return found.reason
+    if found is None:
+        return "it may mix rows"
+    each = found if isinstance(found, Sequence) else [found] * len(node.outputs)
+    return (
+        "it depends on totals over rows" if any(getattr(v, "factors", ()) for v in each) else each
+    )
+
+
+def _advice(node: Apply) -> str:
+    """The advice about an operation of the user's."""
+    kind = type(node.op)
+    if kind.__module__.partition(".")[0] in ("pytensor", "pymc", "synkhronos"):
+        return ""
+    return f". If it computes each row from this row alone, declare it: row_wise=[{kind.__name__}]"
+
+
+def _position(variable: Variable) -> Position:
+    kind: Any = variable.type
+    return Position(next(i for i, n in enumerate(kind.shape) if n != 1))
+
+
+def without_checks(variable: Variable) -> Any:
+    """The variable below its checks of parameters."""
+    while variable.owner is not None and isinstance(variable.owner.op, CheckAndRaise):
+        variable = variable.owner.inputs[0]
+    return variable
+
+
+def _all_of(condition: Variable) -> list[Variable]:
+    """The tensors whose elements all have to be true for a condition to hold."""
+    found, stack = [], [condition]
+    while stack:
+        variable = stack.pop()
+        node = variable.owner
+        if node is not None and isinstance(
+            node.op, ScalarFromTensor | TensorFromScalar | MakeVector | All
+        ):
+            stack += node.inputs
+        else:
+            found.append(variable)
+    return found
+
+
+def _always(condition: Variable) -> bool:
+    """Whether a condition holds for every number, such as 0 <= sigmoid(x).
+
+    It does not hold for nan, which shows in the log-density.
+    """
+    node = condition.owner
+    if node is None or not isinstance(node.op, Elemwise):
+        return False
+    low, high = isinstance(node.op.scalar_op, ps.GE), isinstance(node.op.scalar_op, ps.LE)
+    inner = node.inputs[0].owner
+    if not (low or high) or inner is None or not isinstance(inner.op, Elemwise):
+        return False
+    bound = constant_of(node.inputs[1])
+    if isinstance(inner.op.scalar_op, Sigmoid):
+        return bound == (0 if low else 1)
+    return low and bound == 0 and isinstance(inner.op.scalar_op, ps.Exp | ps.Sqr | Softplus)
+
+
+def _is_logarithm(node: Apply) -> bool:
+    return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, ps.Log | ps.Log1p)
+
+
+def _size(shape: Lengths) -> int:
+    size = 1
+    for n in shape:
+        size *= n
+    return size
+
+
+def _allocated(node: Apply, axis: int, shapes: Mapping[Variable, Lengths]) -> int | None:
+    """The row axis of the value that fills an Alloc along its row axis."""
+    filling, output = node.inputs[0], node.outputs[0]
+    kind: Any = filling.type
+    inner = axis - len(shapes[output]) + kind.ndim
+    return inner if inner >= 0 and kind.shape[inner] != 1 else None
+
+
+def _folded(node: Apply, axis: int, shapes: Mapping[Variable, Lengths]) -> int | None:
+    """The row axis before a Reshape: leading rows stay in front."""
+    before, after = shapes[node.inputs[0]], shapes[node.outputs[0]]
+    return 0 if axis == 0 and before and before[0] == after[0] else None
+
+
+_KEEPS_LENGTH: dict[type, Callable[[Apply, int, Mapping[Variable, Lengths]], int | None]] = {
+    Alloc: _allocated,
+    Reshape: _folded,
+}
+
+
+def _lengths_of(node: Apply) -> list[Any]:
+    """The lengths that an Alloc or Reshape is given; -1 in a Reshape stands for what is left."""
+    if isinstance(node.op, Alloc):
+        return list(node.inputs[1:])
+    vector: Any = node.inputs[1]
+    if isinstance(vector, Constant):
+        return [pt.constant(n) for n in vector.data]
+    if vector.owner is not None and isinstance(vector.owner.op, MakeVector):
+        return list(vector.owner.inputs)
+    return [vector[i] for i in range(node.outputs[0].type.ndim)]
+
+
+def _stays(length: Variable) -> bool:
+    """Whether a length stays what it is whatever data are set: parameters keep their shapes."""
+    return not any(isinstance(v, SharedVariable) for v in ancestors([length]))
+
+
+def _relengthened(
+    node: Apply, axis: int, inputs: Sequence[Any], shapes: Mapping[Variable, Lengths]
+) -> Variable:
+    """An Alloc or Reshape for any number of rows, instead of the number of all rows."""
+    array, shape = inputs[0], list(shapes[node.outputs[0]])
+    stay = len(inputs) == 1
+    folded = isinstance(node.op, Reshape)
+    given = [*inputs[1:]] if stay or not folded else [inputs[1][i] for i in range(len(shape))]
+    kind: Any = node.outputs[0].type
+    lengths: list[Any] = []
+    for i, (length, n) in enumerate(zip(_lengths_of(node), shape, strict=True)):
+        number = constant_of(length)
+        if i == axis:
+            lengths.append(array.shape[0 if folded else axis - len(shape) + array.type.ndim])
+        elif kind.shape[i] is not None or (stay and number != -1):
+            lengths.append(int(n))
+        else:
+            lengths.append(given[i] if number is None else number)
+    if folded:
+        made: Variable = array.reshape(lengths)
+        return made
+    known = list(shapes[node.inputs[0]])
+    others = shape[:axis] + shape[axis + 1 :]
+    if stay and len(known) == len(shape) and known[:axis] + known[axis + 1 :] == others:
+        return array
+    spread: Variable = pt.alloc(array, *lengths)
+    return spread
+
+
+def _by_step(node: Apply) -> tuple[int | None, ...]:
+    """The row axes of the inputs of a loop over rows: only its sequences have them."""
+    assert isinstance(node.op, Scan)
+    count = node.op.info.n_seqs
+    return tuple(0 if 1 <= i <= count else None for i in range(len(node.inputs)))
+
+
+def _restepped(node: Apply, inputs: Sequence[Any]) -> list[Any]:
+    """The inputs of a loop over rows, with one step for each of the member's rows."""
+    assert isinstance(node.op, Scan)
+    lengths = {id(v) for v in [inputs[0], *node.op.outer_nitsot(inputs)]}
+    rows = inputs[1].shape[0]
+    return [rows.astype(v.type.dtype) if id(v) in lengths else v for v in inputs]
+
+
+def dependent(terms: Sequence[Variable], on: Sequence[Variable]) -> set[Variable]:
+    """The variables in the terms' graphs that depend on any of `on`, which are included."""
+    found = set(on)
+    for node in toposort(terms):
+        if isinstance(node.op, Shape | Shape_i):  # a parameter's shape does not change
+            continue
+        if any(v in found for v in node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def is_smooth(variable: Any) -> bool:
+    """Whether gradients by this variable exist."""
+    return variable.type.dtype in ("float32", "float64")

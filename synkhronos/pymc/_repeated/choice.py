@@ -1,0 +1,40 @@
+"""Which form is cheapest: a line for each form in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from synkhronos.pymc._repeated.columns import RowTerms
+from synkhronos.pymc._repeated.form import Form
+from synkhronos.pymc._repeated.indices import Indices
+from synkhronos.pymc._repeated.quadratic import QuadraticForm
+from synkhronos.pymc._repeated.summed import SumsByGroup
+from synkhronos.pymc._repeated.weighted import DistinctRows
+
+GAIN = 2.0  # a form is taken if its rows cost at most the user's by this
+LEAST_ROWS = 100  # fewer cost less than a function call
+
+# Of the forms in a line, the first that applies costs least: groups are made of distinct rows.
+_FORMS: tuple[tuple[Callable[[RowTerms], Form | None], ...], ...] = (
+    (SumsByGroup.of, DistinctRows.of),
+    (QuadraticForm.of,),
+)
+
+
+def cheapest(terms: RowTerms, total: Any) -> Form:
+    """The form of these terms that costs least; that of the user's rows unless one pays."""
+    best = Form(terms.rowed, terms.whole, total, terms.holds, terms.rows, float(terms.rows))
+    if terms.rows < LEAST_ROWS or not terms.rowed:
+        return best
+    indices = Indices.of(terms)
+    indices.check(terms.rowed_data, terms.whole_data)
+    allowed = terms.rows / GAIN
+    for line in _FORMS:
+        for form_of in line:
+            found = form_of(terms)
+            if found is not None and found.cost <= allowed:
+                best, allowed = found, found.cost
+                best.indices = indices
+                break
+    return best

@@ -1,0 +1,130 @@
+"""The data of each row as columns: what a term depends on, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytensor
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.math import All
+
+from synkhronos._compiling.python_mode import python_mode
+from synkhronos.pymc._reading.rewrites import of_data_alone, replaced
+
+_PLAIN = python_mode()
+
+
+@dataclass
+class RowTerms:
+    """Terms with the same rows, in which only data have rows.
+
+    Attributes
+    ----------
+    names : list of str
+    rows : int
+    values : list of Variable
+        Each of the terms, on placeholders of the data and the parameters.
+    axes : list of int
+        The row axis of each term.
+    holds : Variable, or None
+        Whether all checks of parameters hold.
+    rowed, whole : list of Variable
+        The placeholders of data by row, and of data that each row needs whole.
+    parameters : dict
+        The placeholders of parameters, each with its shape.
+    rowed_data, whole_data : list of array
+        The data.
+    """
+
+    names: list[str]
+    rows: int
+    values: list[Any]
+    axes: list[int]
+    holds: Any
+    rowed: list[Any]
+    whole: list[Any]
+    parameters: dict[Any, tuple[int, ...]]
+    rowed_data: list[np.ndarray]
+    whole_data: list[np.ndarray]
+
+    def is_data(self, variable: Variable) -> bool:
+        """Whether a variable depends on data alone."""
+        given = {*self.rowed, *self.whole}
+        leaves = [v for v in ancestors([variable]) if v.owner is None]
+        return all(v in given or isinstance(v, Constant) for v in leaves)
+
+    def has_rows(self, variable: Variable) -> bool:
+        """Whether a variable depends on data by row."""
+        return not set(self.rowed).isdisjoint(ancestors([variable]))
+
+    def data(self, expressions: Sequence[Any]) -> DataOf:
+        """The arrays of expressions of data."""
+        return DataOf(list(expressions), self.rowed, self.whole)
+
+
+@dataclass
+class DataOf:
+    """Expressions of data as arrays; those that are data themselves are not copied."""
+
+    expressions: list[Any]
+    rowed: list[Any]
+    whole: list[Any]
+    _function: Any = None
+
+    def arrays(self, rowed: Sequence[np.ndarray], whole: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The values of the expressions, where the data are these."""
+        known = {v: i for i, v in enumerate([*self.rowed, *self.whole])}
+        given = [*rowed, *whole]
+        derived = [v for v in self.expressions if v not in known]
+        if derived and self._function is None:
+            self._function = pytensor.function(
+                list(known), derived, mode=_PLAIN, on_unused_input="ignore"
+            )
+        computed = iter(self._function(*given) if derived else ())
+        return [
+            given[known[v]] if v in known else np.asarray(next(computed)) for v in self.expressions
+        ]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_function": None}
+
+
+@dataclass
+class Columns:
+    """The columns that graphs read, and the graphs on placeholders of these.
+
+    A column is data by row as the user gives them, or a largest expression of data alone. Data of
+    which several expressions are read are a column themselves: a row has the same expressions if it
+    has the same data.
+
+    Attributes
+    ----------
+    outputs : list of Variable
+    places : list of Variable
+        The placeholders of the columns.
+    """
+
+    outputs: list[Any]
+    places: list[Any]
+    data: DataOf
+    whole: list[Any] = field(default_factory=list)
+
+    @staticmethod
+    def of(outputs: Sequence[Any], terms: RowTerms) -> Columns:
+        """Find the columns of these graphs."""
+        found = of_data_alone(outputs, terms.rowed, terms.whole, ends=(All,))
+        direct = set(ancestors(replaced(outputs, terms.rowed, terms.whole, found).outputs))
+        leaves = {v: set(terms.rowed) & set(ancestors([v])) for v in found}
+        alone = [next(iter(of)) for of in leaves.values() if len(of) == 1]
+        raw = {v for v in terms.rowed if v in direct or alone.count(v) > 1}
+        wanted = [v for v in found if not leaves[v] <= raw]
+        made = replaced(outputs, terms.rowed, terms.whole, wanted)
+        read = set(ancestors(made.outputs))
+        kept = [v for v in terms.rowed if v in read]
+        return Columns(
+            made.outputs, [*kept, *made.rows], terms.data([*kept, *wanted]), list(terms.whole)
+        )
