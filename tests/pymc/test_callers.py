@@ -133,11 +133,11 @@ def test_the_end_of_the_caller_is_that_of_all_that_it_has_started(
 ) -> None:
     """SIGTERM ends a script without a word to chains, their members, or slots."""
     pytest.importorskip("nutpie", reason="nutpie is not installed (the extra: synkhronos[pymc])")
-    script = start_script(tmp_path, f"{HEAD}{STARTED[what]}")
-    started = processes_of_session(script.pid)
+    with start_script(tmp_path, f"{HEAD}{STARTED[what]}") as script:
+        started = processes_of_session(script.pid)
+        os.kill(script.pid, signal.SIGTERM)
+        assert script.wait(60) == -signal.SIGTERM
     assert len(started) > 2
-    os.kill(script.pid, signal.SIGTERM)
-    assert script.wait(60) == -signal.SIGTERM
     until = time.monotonic() + 60
     while left := alive(started):
         assert time.monotonic() < until, left
