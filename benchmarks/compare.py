@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=list(ARGUMENTS), help="benchmarks")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="show figures with this text in their names")
-    parser.add_argument("--all", action="store_true", help="show figures within 3 % as well")
+    parser.add_argument("--all", action="store_true", help="show figures within 3 %% as well")
     options = parser.parse_args()
     describe_machine()
     with checkout(options.commit) as before:
