@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from selection import thorough
 from user_scripts import run_script
 
 import synkhronos as synk
+from synkhronos.pymc._density import failures
 
 
 def model_of(rows: int = 60) -> pm.Model:
@@ -306,3 +309,17 @@ def test_samplers_of_nutpie_in_the_background(tmp_path: Path) -> None:
         "said 50",
         "said Timeout while waiting for sampler to finish",
     ]
+
+
+def test_a_library_that_may_swallow_a_failure_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its private names are others in another version; one line says so, once."""
+    monkeypatch.setitem(sys.modules, "better_optimize.minimize", ModuleType("minimize"))
+    failures._tell_of_silence.cache_clear()
+    failures.let_failures_pass()
+    failures.let_failures_pass()
+    told = [r.getMessage() for r in caplog.records if "this version of" in r.getMessage()]
+    failures._tell_of_silence.cache_clear()
+    assert len(told) == 1
+    assert told[0].startswith("this version of better_optimize is not known")

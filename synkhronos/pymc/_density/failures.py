@@ -27,17 +27,32 @@ _lock = threading.Lock()
 
 def let_failures_pass() -> None:
     """Let nutpie and better_optimize raise failures of evaluators, if this process has them."""
-    sampler = getattr(sys.modules.get("nutpie.sample"), "_BackgroundSampler", None)
-    minimize = sys.modules.get("better_optimize.minimize")
     with _lock:
-        for owner, name, wrapped in (
-            (sampler, "wait", _watching),
-            (sampler, "_extract", _checked),
-            (minimize, "optimizer_early_stopping_wrapper", _passing),
+        for library, place, name, wrapped in (
+            ("nutpie", "sample._BackgroundSampler", "wait", _watching),
+            ("nutpie", "sample._BackgroundSampler", "_extract", _checked),
+            ("better_optimize", "minimize", "optimizer_early_stopping_wrapper", _passing),
         ):
+            module, _, inside = place.partition(".")
+            owner = sys.modules.get(f"{library}.{module}")
+            if owner is None:
+                continue
+            owner = getattr(owner, inside, None) if inside else owner
             function = getattr(owner, name, None)
-            if function is not None and not hasattr(function, "__wrapped__"):
+            if function is None:
+                _tell_of_silence(library)
+            elif not hasattr(function, "__wrapped__"):
                 setattr(owner, name, wrapped(function))
+
+
+@functools.cache
+def _tell_of_silence(library: str) -> None:
+    """Warn, once in a process, that a library of another version may swallow failures."""
+    log.warning(
+        "this version of %s is not known: after the death of a member it may return draws or "
+        "points that mean nothing, without an error",
+        library,
+    )
 
 
 def _watching(wait: Callable[..., Any]) -> Callable[..., Any]:
