@@ -50,29 +50,15 @@ def seconds_of_parts(call_of: Callable[[int], Callable[[], object]]) -> dict[int
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call in one mode.
-
-    Attributes
-    ----------
-    mode : str
-    plain : float
-        Undivided, in plain PyTensor with one thread (XLA uses as many threads as it chooses).
-    plain_threads : float
-        Undivided, with all threads.
-    rest : float
-        The work that stays with the master.
-    parts : dict
-        By k: one k-th of the rows.
-    round : float
-        The other costs of a call with several members.
-    """
+    """Seconds of one call in one mode."""
 
     mode: str
+    # undivided, in plain PyTensor with one thread (XLA uses as many threads as it chooses)
     plain: float
-    plain_threads: float
-    rest: float
-    parts: dict[int, float]
-    round: float
+    plain_threads: float  # undivided, with all threads
+    rest: float  # the work that stays with the master
+    parts: dict[int, float]  # by k: one k-th of the rows
+    round: float  # the other costs of a call with several members
 
     @property
     def around(self) -> float:

@@ -23,19 +23,14 @@ from synkhronos._warnings import warn
 
 
 class Arguments:
-    """Reads the arguments of calls of one function; wrong ones raise before anything is sent.
-
-    Attributes
-    ----------
-    order : list of int
-        The inputs as the recipe has them: the scattered first.
-    """
+    """Reads the arguments of calls of one function; wrong ones raise before anything is sent."""
 
     def __init__(self, group: Group, plan: Plan, what: str) -> None:
         self._group = group
         self._plan = plan
         self._what = what
         self._temporaries: Temporaries | None = None
+        # the inputs as the recipe has them: the scattered first
         self.order = sorted(range(len(plan.scattered)), key=lambda i: not plan.scattered[i])
 
     def index(self, name: str) -> int:

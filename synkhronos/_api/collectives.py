@@ -590,20 +590,13 @@ def _is_single(shared_vars: Variables) -> bool:
 
 @dataclass
 class Operands:
-    """The variables of a collective, known to all members.
-
-    Attributes
-    ----------
-    single : bool
-        The user has passed one variable, and not a list.
-    new : NewValues, or None
-        Values that the user has set in the master; they travel with the command.
-    """
+    """The variables of a collective, known to all members."""
 
     group: Group
     what: str
     entries: list[Entry]
-    single: bool
+    single: bool  # the user has passed one variable, and not a list
+    # values that the user has set in the master; they travel with the command
     new: NewValues | None
 
     @property

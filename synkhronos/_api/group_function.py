@@ -40,23 +40,13 @@ _BY_VALUE_BYTES = 1 << 15  # smaller broadcast arrays travel inside the command
 
 @dataclass(frozen=True)
 class _Posted:
-    """A call that may be posted again as it is, once `staged` holds its new arrays and rows.
-
-    Attributes
-    ----------
-    then : callable, or None
-        What `Outputs.finishing` has given.
-    staged : Staged, or None
-        None where the call takes all rows of Data.
-    alone : bool
-        It needs no transaction: it changes nothing, in a group of one.
-    """
+    """A call that may be posted again as it is, once `staged` holds its new arrays and rows."""
 
     call: Call
     command: Command
-    then: _Then
-    staged: Staged | None
-    alone: bool
+    then: _Then  # what `Outputs.finishing` has given
+    staged: Staged | None  # None where the call takes all rows of Data
+    alone: bool  # it needs no transaction: it changes nothing, in a group of one
 
 
 class GroupFunction(Shippable):
@@ -69,21 +59,6 @@ class GroupFunction(Shippable):
     n_outputs : int, optional
         The plan's outputs that calls return; the others are computed too and stay in the members.
         Default: all are returned.
-
-    Attributes
-    ----------
-    number : int
-        By which commands name the function.
-    label : str
-        Its name, or where it was made.
-    what : str
-        By which messages name it.
-    arguments : Arguments
-    outputs : Outputs
-    plan, shipped, refused
-        As for `Shippable`.
-    entries : list of Entry
-        The shared variables, once it is shipped.
     """
 
     def __init__(
@@ -95,9 +70,9 @@ class GroupFunction(Shippable):
         self.group = group
         self.runner = group.runner
         self.plan = plan
-        self.number = plan.recipe.number
-        self.label = plan.recipe.label
-        self.what = f"function {self.label}"
+        self.number = plan.recipe.number  # by which commands name the function
+        self.label = plan.recipe.label  # its name, or where it was made
+        self.what = f"function {self.label}"  # by which messages name it
         self.arguments = Arguments(group, plan, self.what)
         self.outputs = Outputs(plan, n_outputs, self.what)
         self.refused = False
@@ -115,7 +90,7 @@ class GroupFunction(Shippable):
         """Note that no other member has the function, or none has it any more."""
         self.shipped = False
         self._measured_as = None
-        self.entries: list[Entry] = []
+        self.entries: list[Entry] = []  # the shared variables, once it is shipped
         self._compilations = Compilations(self.plan.recipe, self.group.infer)
         self._posted: CommandCache[_Posted] = CommandCache()
 

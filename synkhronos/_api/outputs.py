@@ -16,13 +16,6 @@ class Outputs:
     """The outputs of a plan: selects, finishes and structures them.
 
     Only the first `n` belong to the user (None: all). Calls compute the others too.
-
-    Attributes
-    ----------
-    all : tuple of int
-        The indices of the user's outputs.
-    kept : tuple of int
-        The recipe's outputs for the others; their values stay in the members.
     """
 
     def __init__(self, plan: Plan, n: int | None, what: str) -> None:
@@ -30,7 +23,8 @@ class Outputs:
         self._keys = plan.keys
         self._form = plan.structure
         self._what = what
-        self.all = tuple(range(len(self._outputs)))
+        self.all = tuple(range(len(self._outputs)))  # the indices of the user's outputs
+        # the recipe's outputs for the others; their values stay in the members
         self.kept = () if n is None else tuple([o.partials[0] for o in plan.outputs[n:]])
         # the computed values are the user's, one by one
         self._in_order = [o.partials for o in self._outputs] == [(i,) for i in self.all]

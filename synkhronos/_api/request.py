@@ -14,27 +14,11 @@ _NO_NAMES: Mapping[str, object] = MappingProxyType({})
 # make, a tenth of the shortest calls.
 @dataclass(slots=True)
 class Request:
-    """A user's request to a function; nothing of it is bound, checked or copied yet.
+    """A user's request to a function; nothing of it is bound, checked or copied yet."""
 
-    Attributes
-    ----------
-    args : sequence of object
-        Inputs by position.
-    kwargs : dict
-        Inputs by name.
-    subset : sequence of int (or keys), or None
-        The wanted outputs, `output_subset`; None: all.
-    batch : object
-        Rows of the scattered inputs; None: all.
-    batch_s : object
-        Rows of each member's sliceable shared variables; None: all.
-    slices : int or "auto"
-        `num_slices`.
-    """
-
-    args: Final[Sequence[object]]
-    kwargs: Final[Mapping[str, object]] = _NO_NAMES
-    subset: Final[Sequence[object] | None] = None
-    batch: Final[object] = None
-    batch_s: Final[object] = None
-    slices: Final[int | str] = 1
+    args: Final[Sequence[object]]  # inputs by position
+    kwargs: Final[Mapping[str, object]] = _NO_NAMES  # inputs by name
+    subset: Final[Sequence[object] | None] = None  # the wanted outputs, `output_subset`; None: all
+    batch: Final[object] = None  # rows of the scattered inputs; None: all
+    batch_s: Final[object] = None  # rows of each member's sliceable shared variables; None: all
+    slices: Final[int | str] = 1  # `num_slices`

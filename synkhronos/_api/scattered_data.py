@@ -22,22 +22,13 @@ Loader = Callable[[int, int], object]  # rows start to stop, of the whole
 
 @dataclass(frozen=True)
 class Load(Command):
-    """Each member writes its own rows into the memory of its node.
+    """Each member writes its own rows into the memory of its node."""
 
-    Attributes
-    ----------
-    number : int
-        Under which members know the rows.
-    shape, dtype
-        Of all rows.
-    loader : callable, optional
-        None: the master sends the rows.
-    """
-
-    number: int
+    number: int  # under which members know the rows
+    # of all rows
     shape: tuple[int, ...]
     dtype: str
-    loader: Loader | None
+    loader: Loader | None  # None: the master sends the rows
 
     @property
     def foreign(self) -> bool:

@@ -101,22 +101,12 @@ class Staging:
 
 @dataclass(frozen=True)
 class Staged:
-    """Memory that a call has filled for the members; a repetition of the call overwrites it.
-
-    Attributes
-    ----------
-    inputs : tuple of (array, offset), or None
-        Where each input was copied to; None for Data.
-    rows : (array, offset), or None
-        Where the list of rows was copied to; None: the call takes all rows.
-    length : int
-        Rows of the Data that are listed.
-    """
+    """Memory that a call has filled for the members; a repetition of the call overwrites it."""
 
     arena: Arena
-    inputs: tuple[_Place | None, ...]
-    rows: _Place | None
-    length: int
+    inputs: tuple[_Place | None, ...]  # where each input was copied to; None for Data
+    rows: _Place | None  # where the list of rows was copied to; None: the call takes all rows
+    length: int  # rows of the Data that are listed
 
     def rewrite(self, args: Sequence[object], batch: object) -> bool:
         """Write new arrays and rows, if they have the shapes and dtypes of the previous ones."""

@@ -26,13 +26,7 @@ _COPIES = 3  # that a write, and a read from the cache of another core, take tog
 
 
 class TimedParts:
-    """The parts of one call, which this process computes by itself and without effects.
-
-    Attributes
-    ----------
-    rows : int or None
-        The rows of the call; None if its inputs are not scattered.
-    """
+    """The parts of one call, which this process computes by itself and without effects."""
 
     def __init__(
         self,
@@ -44,6 +38,7 @@ class TimedParts:
         self._recipe = function.plan.recipe
         self._replica = group.member.replicas[function.number]
         given = arguments.bind(asked.args, asked.kwargs)
+        # the rows of the call; None if its inputs are not scattered
         self._selection, self.rows = arguments.select(given, asked.batch)
         self._given = [np.asarray(v) if hasattr(v, "ref") else v for v in given]
         self._copied = [i for i in self._selection if not hasattr(given[i], "ref")]

@@ -82,20 +82,13 @@ _JOBS = ("PMIX_NAMESPACE", "PMI_PORT", "PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_
 
 @dataclass(frozen=True)
 class Launch:
-    """How this process was started by an MPI launcher.
-
-    Attributes
-    ----------
-    launcher : str
-    rank, size : int
-        This process's number, and the number of processes.
-    local_rank, local_size : int
-        The same for the processes on this machine.
-    """
+    """How this process was started by an MPI launcher."""
 
     launcher: str
+    # this process's number, and the number of processes
     rank: int
     size: int
+    # the same for the processes on this machine
     local_rank: int
     local_size: int
 

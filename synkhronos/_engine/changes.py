@@ -37,20 +37,14 @@ class Changes:
     interrupts : Interrupts
     master : int
         Its rank.
-
-    Attributes
-    ----------
-    edition : int
-        Counts up whenever the set of variables that differ between members changes.
-    interrupts : Interrupts
-        Of this process.
     """
 
     def __init__(
         self, variables: Registry, held: HeldArrays, interrupts: Interrupts, master: int
     ) -> None:
+        # counts up whenever the set of variables that differ between members changes
         self.edition = 0
-        self.interrupts = interrupts
+        self.interrupts = interrupts  # of this process
         self._variables = variables
         self._held = held
         self._master = master

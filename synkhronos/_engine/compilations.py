@@ -23,18 +23,11 @@ Outputs = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Cut:
-    """How the parts of a call are computed.
+    """How the parts of a call are computed."""
 
-    Attributes
-    ----------
-    slice_lengths : tuple of tuples of int, or None
-        The lengths of each member's slices, if they are not the requested ones.
-    first : bool
-        Whether some member must compile.
-    """
-
+    # the lengths of each member's slices, if they are not the requested ones
     slice_lengths: SliceLengths | None
-    first: bool
+    first: bool  # whether some member must compile
 
 
 class Compilations:

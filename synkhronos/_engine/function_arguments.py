@@ -136,21 +136,14 @@ def _variable(given: Any, what: str = "output") -> Variable:
 
 @dataclass
 class Change:
-    """An update as the user gave it.
-
-    Attributes
-    ----------
-    named : bool
-        The user has named the reduction.
-    scope : str
-        "all": reduced over members. "local": each member has its own value. Empty: as "local", but
-        the user has not said so.
-    """
+    """An update as the user gave it."""
 
     shared: SharedVariable
     new: Variable
     reduction: Reduction | None = None
-    named: bool = False
+    named: bool = False  # the user has named the reduction
+    # "all": reduced over members. "local": each member has its own value. Empty: as "local", but
+    # the user has not said so
     scope: str = ""
 
 
@@ -300,10 +293,6 @@ class Substitution:
         Inputs, and their `roots`, which also replace them inside of the givens.
     strict : bool
         What replaces a variable must be of its type.
-
-    Attributes
-    ----------
-    pairs : list of pairs of Variable
     """
 
     def __init__(self, givens: Pairs, cuts: Pairs = (), strict: bool = True) -> None:

@@ -68,30 +68,18 @@ log = logging.getLogger("synkhronos")
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """How one of the user's outputs is computed.
-
-    Attributes
-    ----------
-    partials : tuple of int
-        Which outputs of the recipe it is made of.
-    finish : Finish, or None
-        What the master does with their reduced values; None: the one partial is the output.
-    fixed : bool
-        The reduction was named by the user. Else an output that does not depend on rows is
-        averaged where the shared variables it depends on differ between members.
-    shareds : tuple of SharedVariable
-        What an output without rows depends on.
-    whole : str
-        Why its value cannot be put together from slices; empty if it can.
-    """
+    """How one of the user's outputs is computed."""
 
     variable: Variable
     mode: Reduction | None
-    partials: tuple[int, ...]
+    partials: tuple[int, ...]  # which outputs of the recipe it is made of
+    # what the master does with their reduced values; None: the one partial is the output
     finish: Finish | None = None
+    # the reduction was named by the user. Else an output that does not depend on rows is averaged
+    # where the shared variables it depends on differ between members
     fixed: bool = False
-    shareds: tuple[SharedVariable, ...] = ()
-    whole: str = ""
+    shareds: tuple[SharedVariable, ...] = ()  # what an output without rows depends on
+    whole: str = ""  # why its value cannot be put together from slices; empty if it can
 
 
 _MET = "collectives over all members: compute each part at once"

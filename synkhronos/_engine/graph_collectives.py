@@ -41,14 +41,10 @@ class CollectiveOp(Op):
     """An operation that combines values of all members; all compute it in the same order.
 
     Its last input and last output are its token.
-
-    Attributes
-    ----------
-    equal : bool or None
-        Whether its outputs are the same in all members, whatever its inputs are. None: that
-        depends on the inputs.
     """
 
+    # whether its outputs are the same in all members, whatever its inputs are. None: that depends
+    # on the inputs
     equal: bool | None = None
 
     def do_constant_folding(self, fgraph: FunctionGraph, node: Apply) -> bool:

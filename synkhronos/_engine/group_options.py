@@ -31,37 +31,22 @@ log = logging.getLogger("synkhronos")
 
 @dataclass
 class GroupOptions:
-    """The options that a group is started with.
+    """The options that a group is started with."""
 
-    Attributes
-    ----------
-    cores : list of list of int
-        For each member of this node, its cores.
-    devices : tuple of Device
-        What each of them computes on; after the start, those of all nodes.
-    limited : bool
-        Whether the user has named the cores.
-    start : {"fork", "exec"} or None
-    timeout, stall_warning : float or None
-        Seconds.
-    max_restarts : int
-    launch : Launch or None
-        For a group of several nodes.
-    options : dict
-        The user's own, which the other nodes of a later group get.
-    """
-
-    cores: list[list[int]]
+    cores: list[list[int]]  # for each member of this node, its cores
+    # what each of them computes on; after the start, those of all nodes
     devices: tuple[Device, ...]
-    limited: bool
+    limited: bool  # whether the user has named the cores
     master: int
-    start: str | None
+    start: str | None  # "fork", "exec" or None
     profile: bool
     debug: bool
+    # seconds
     timeout: float | None
     stall_warning: float | None
     max_restarts: int
-    launch: mpi_backend.Launch | None = None
+    launch: mpi_backend.Launch | None = None  # for a group of several nodes
+    # the user's own, which the other nodes of a later group get
     options: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

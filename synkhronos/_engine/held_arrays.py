@@ -10,22 +10,15 @@ import numpy as np
 
 @dataclass
 class HeldArrays:
-    """Memory and notes of one member.
+    """Memory and notes of one member."""
 
-    Attributes
-    ----------
-    homes : dict of list of array
-        By the number of a variable: its arrays in the arena, where collectives read it without a
-        copy. There are one or two, used in turn.
-    overwritable : dict of array
-        By the number of a variable: its value, which only this member holds, and may overwrite.
-    own_values : dict of str
-        By the number of a function: names of values beside variables, of which each member has its
-        own. They are lost with the workers.
-    """
-
+    # by the number of a variable: its arrays in the arena, where collectives read it without a
+    # copy. There are one or two, used in turn
     homes: dict[int, list[np.ndarray]] = field(default_factory=dict)
+    # by the number of a variable: its value, which only this member holds, and may overwrite
     overwritable: dict[int, object] = field(default_factory=dict)
+    # by the number of a function: names of values beside variables, of which each member has its
+    # own. They are lost with the workers
     own_values: dict[int, str] = field(default_factory=dict)
 
     def forget(self, variables: Iterable[int]) -> None:

@@ -9,19 +9,13 @@ from synkhronos._engine.shippable import Shippable
 
 
 class Inventory:
-    """Functions, and the numbers of all that commands install.
-
-    Attributes
-    ----------
-    functions : WeakValueDictionary
-        By number, the functions that the user still has.
-    forgotten : list of int
-        Numbers of what the user has dropped, and the members still keep. A finalizer may add to it
-        at any time; `shipping` sends them with the next functions.
-    """
+    """Functions, and the numbers of all that commands install."""
 
     def __init__(self) -> None:
+        # by number, the functions that the user still has
         self.functions: weakref.WeakValueDictionary[int, Shippable] = weakref.WeakValueDictionary()
+        # numbers of what the user has dropped, and the members still keep. A finalizer may add to
+        # it at any time; `shipping` sends them with the next functions
         self.forgotten: list[int] = []
         self._numbers = itertools.count(1)  # one call of C, which no handler interrupts
 

@@ -44,18 +44,11 @@ _NO_LIMIT = nullcontext()
 
 @dataclass
 class Measured:
-    """A member's measurements of its own work.
+    """A member's measurements of its own work."""
 
-    Attributes
-    ----------
-    clocks : dict of Clocks
-        Of the functions whose calls are measured, by their numbers.
-    spans : Spans or None
-        What the member does and when, while the group is traced.
-    """
-
+    # of the functions whose calls are measured, by their numbers
     clocks: dict[int, Any] = field(default_factory=dict)
-    spans: Spans | None = None
+    spans: Spans | None = None  # what the member does and when, while the group is traced
 
 
 class LongCommandAbove(ABC):
@@ -77,30 +70,17 @@ class LongCommandAbove(ABC):
 
 @dataclass
 class OnNode:
-    """A member's place on its node.
+    """A member's place on its node."""
 
-    Attributes
-    ----------
-    node : Node or None
-        What the members of the node have in common; None in a group of one.
-    master_cores : MasterCores or None
-        In the master: its share of the cores.
-    core_limit : context manager
-        Inside, libraries use no more threads than this member has cores.
-    cores : list of int
-        In the master and in the leader of a node, on several nodes: the cores of its members.
-    scattered_rows : dict
-        By number, the rows of scattered Data on this node, and the number of the first row.
-    above : LongCommandAbove or None
-        In the leader of a node that is not the master's.
-    """
-
-    node: Node | None
-    master_cores: MasterCores | None = None
+    node: Node | None  # what the members of the node have in common; None in a group of one
+    master_cores: MasterCores | None = None  # in the master: its share of the cores
+    # inside, libraries use no more threads than this member has cores
     core_limit: AbstractContextManager[None] = _NO_LIMIT
+    # in the master and in the leader of a node, on several nodes: the cores of its members
     cores: list[int] = field(default_factory=list)
+    # by number, the rows of scattered Data on this node, and the number of the first row
     scattered_rows: dict[int, tuple[np.ndarray, int]] = field(default_factory=dict)
-    above: LongCommandAbove | None = None
+    above: LongCommandAbove | None = None  # in the leader of a node that is not the master's
 
 
 class Ending(ABC):
@@ -151,32 +131,9 @@ class Installed:
 
 
 class Member:
-    """One process of a group.
+    """One process of a group."""
 
-    Attributes
-    ----------
-    rank, size, master : int
-    resident : bool
-        Whether trained values stay in the memory that JAX computes in.
-    communicator : Communicator
-    variables : Registry
-        The shared variables, by number.
-    changes : Changes
-        What the current command has changed of them.
-    held : Held
-        What else this member holds for them.
-    replicas : dict of Replica
-        The functions, by number.
-    installed : Installed
-        What functions, loaders and models keep in this member, by their numbers.
-    measured : Measured
-    on_node : OnNode
-    master_input : object
-        In the master: what `Group.run` was given beside the command, such as arrays to send.
-    serving : Member or None
-        Of the class: in a process that runs another process's commands, the member that it is.
-    """
-
+    # of the class: in a process that runs another process's commands, the member that it is
     serving: ClassVar[Member | None] = None
 
     def __init__(
@@ -194,16 +151,20 @@ class Member:
         self.rank = rank
         self.size = size
         self.master = master
-        self.resident = resident
+        self.resident = resident  # whether trained values stay in the memory that JAX computes in
+        # the shared variables, by number
         self.variables = Registry(watched=rank == master and size > 1)
-        self.held = HeldArrays()
+        self.held = HeldArrays()  # what else this member holds for them
+        # what the current command has changed of them
         self.changes = Changes(self.variables, self.held, interrupts, master)
         self._use(communicator)
-        self.replicas: dict[int, Replica] = {}
+        self.replicas: dict[int, Replica] = {}  # the functions, by number
+        # what functions, loaders and models keep in this member, by their numbers
         self.installed = Installed()
         self.measured = Measured()
         limit = _NO_LIMIT if master_cores is None else master_cores.thread_limits
         self.on_node = OnNode(node, master_cores, limit)
+        # in the master: what `Group.run` was given beside the command, such as arrays to send
         self.master_input: Any = None
         self._views = views
 

@@ -67,15 +67,10 @@ log = logging.getLogger("synkhronos")
 
 @dataclass(frozen=True)
 class OpenGroup:
-    """The first process asks for a group.
-
-    Attributes
-    ----------
-    settings : dict
-        Of PyTensor. The script may have changed them after the other processes entered `fork`.
-    """
+    """The first process asks for a group."""
 
     options: dict[str, object]
+    # of PyTensor. The script may have changed them after the other processes entered `fork`
     settings: dict[str, str]
 
 
@@ -114,17 +109,11 @@ class AssignRank(Command):
 
 @dataclass
 class MpiProcess:
-    """This process in MPI, from the first group until it exits.
-
-    Attributes
-    ----------
-    busy : bool
-        Whether a group is alive.
-    """
+    """This process in MPI, from the first group until it exits."""
 
     world: mpi_backend.World
     leaders: Leaders
-    busy: bool = False
+    busy: bool = False  # whether a group is alive
 
     def awaited(self) -> tuple[tuple[int, ...], str]:
         """The nodes that are late, for messages; while a group starts, no ranks are known."""

@@ -8,15 +8,9 @@ from synkhronos._errors import InputTypeError
 
 
 class ProcessBound:
-    """The base of such classes: `pickle`, `copy`, `joblib` and others get an error that helps.
+    """The base of such classes: `pickle`, `copy`, `joblib` and others get an error that helps."""
 
-    Attributes
-    ----------
-    _instead : str
-        What to do; the end of the message.
-    """
-
-    _instead: ClassVar[str]
+    _instead: ClassVar[str]  # what to do; the end of the message
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise InputTypeError(

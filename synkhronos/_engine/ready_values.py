@@ -17,15 +17,9 @@ Listener = Callable[[int, np.ndarray], None]
 
 
 class TellingOp(Op):
-    """The base of operations that tell of their value.
+    """The base of operations that tell of their value."""
 
-    Attributes
-    ----------
-    number : int
-        By which the listener knows the value.
-    """
-
-    number: int
+    number: int  # by which the listener knows the value
 
 
 def told_among(variables: Sequence[Variable]) -> dict[int, int]:

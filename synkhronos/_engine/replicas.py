@@ -186,20 +186,14 @@ class Answer:
 
 
 class Replica:
-    """One function in one member.
-
-    Attributes
-    ----------
-    used : bool
-        Whether anything of the function has been compiled.
-    """
+    """One function in one member."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.last_part: Any = None  # of the latest call, in case it is repeated
         self.threaded = not recipe.jax and _may_use_threads(recipe)
         self._compiled: dict[Variant, _Compiled] = {}
-        self.used = False
+        self.used = False  # whether anything of the function has been compiled
         self._buffers: dict[object, np.ndarray] = {}
 
     def variant(self, variant: Variant) -> _Compiled:

@@ -78,43 +78,24 @@ class Runner:
     options : GroupOptions
     log_dir : str
         A folder for the output of members; "": none.
-
-    Attributes
-    ----------
-    arena : Arena
-        The shared memory of this node.
-    channel : Channel
-        To the workers; a restart makes another.
-    member : Member
-        The master; likewise.
-    inventory : Inventory
-    lock : threading.RLock
-        The mark that the runner is reserved.
-    running : bool
-        A command is being run.
-    ended : str
-        How the group has ended; "" while it lives.
-    restarts : int
-        How often the workers have been replaced.
-    traced : context, or None
-        A trace of the whole life, which `close` ends.
     """
 
-    ended = "has not been started"
+    ended = "has not been started"  # how the group has ended; "" while it lives
+    # a trace of the whole life, which `close` ends
     traced: AbstractContextManager[Trace] | None = None
 
     def __init__(self, options: GroupOptions, log_dir: str = "") -> None:
         self._options = options
         self._owner = os.getpid()
-        self.lock = threading.RLock()
+        self.lock = threading.RLock()  # the mark that the runner is reserved
         # as threading.Condition asks a lock; the mark cannot be left behind
         self._is_reserved_here: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
-        self.running = False
+        self.running = False  # a command is being run
         self._task: Task | None = None
         self._ending = threading.Lock()  # acquired once, by the caller that ends the group
         self._replacing = threading.RLock()  # held while workers are ended or restarted
         self._left = False  # the workers have ended; resources are freed when the command returns
-        self.restarts = 0
+        self.restarts = 0  # how often the workers have been replaced
         self._first_death = ""
         self.inventory = Inventory()
         import_numba()
@@ -147,13 +128,14 @@ class Runner:
             undo.callback(end_by_signals())
             with cancelling(self._options):
                 undo.callback(self._options.bind())
-                self.arena = self._options.arena()
+                self.arena = self._options.arena()  # the shared memory of this node
                 undo.callback(self.arena.close_fd)
             self._open()
             self._undo = undo.pop_all()
 
     def _open(self) -> None:
         """Start the members."""
+        # the channel to the workers, and the master; a restart makes others
         self.channel, self.member = start_members(self._options, self.arena, self._master_cores)
         self._transactions = Transactions(self.member, self.channel, _tell_other_groups)
         self.wake: Callable[[], None] = self.channel.wake

@@ -9,20 +9,11 @@ from synkhronos._engine.variables import Entry
 
 
 class Shippable(ABC):
-    """A function of a group, which the layers above implement.
-
-    Attributes
-    ----------
-    plan : Plan
-    shipped : bool
-        All members have the function.
-    refused : bool
-        It could not be shipped when this was last tried.
-    """
+    """A function of a group, which the layers above implement."""
 
     plan: Plan
-    shipped: bool
-    refused: bool
+    shipped: bool  # all members have the function
+    refused: bool  # it could not be shipped when this was last tried
 
     @abstractmethod
     def ship(self, entries: list[Entry]) -> None:

@@ -24,24 +24,18 @@ class Spans:
     ----------
     capacity : int
         So many are kept; the oldest are overwritten.
-
-    Attributes
-    ----------
-    number : int
-        That of the command which runs: each span gets it.
-    names : list of str
-        Of the kinds from `NAMED` on.
     """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._ring = bytearray(capacity * SPAN.itemsize)
         self._count = 0
-        self.number = 0
+        self.number = 0  # that of the command which runs: each span gets it
         self._kinds: dict[str, int] = {}
 
     @property
     def names(self) -> list[str]:
+        """Of the kinds from `NAMED` on."""
         return list(self._kinds)
 
     def add(self, start: float, end: float, kind: int) -> None:

@@ -25,44 +25,26 @@ _OTHERS = {RUN: "command", COLLECT: "collect reports", COMPILE: "compile"}
 
 @dataclass(frozen=True)
 class Alignment:
-    """By how much members' clocks were ahead of the master's, at one time of the latter.
-
-    Attributes
-    ----------
-    at : float
-    offsets, errors : list of float
-        By rank, seconds.
-    """
+    """By how much members' clocks were ahead of the master's, at one time of the latter."""
 
     at: float
+    # by rank, seconds
     offsets: list[float]
     errors: list[float]
 
 
 @dataclass(frozen=True)
 class MemberTrace:
-    """The spans of one member.
+    """The spans of one member."""
 
-    Attributes
-    ----------
-    rank, node : int
-        The node has the number of its first rank.
-    host : str
-    pid : int
-    spans : array of SPAN
-    names : list of str
-        Of kinds from `NAMED` on.
-    lost : int
-        Older spans, which were overwritten.
-    """
-
+    # the node has the number of its first rank
     rank: int
     node: int
     host: str
     pid: int
     spans: np.ndarray
-    names: list[str]
-    lost: int
+    names: list[str]  # of kinds from `NAMED` on
+    lost: int  # older spans, which were overwritten
 
 
 class Trace:

@@ -35,11 +35,6 @@ class Transactions:
         To the members below.
     kept : callable, optional
         Is called with the member and the variables that a command has changed for good.
-
-    Attributes
-    ----------
-    undecided : bool
-        Whether the latest command has no verdict yet.
     """
 
     def __init__(
@@ -50,7 +45,7 @@ class Transactions:
     ) -> None:
         self.member = member
         self.channel = channel
-        self.undecided = False
+        self.undecided = False  # whether the latest command has no verdict yet
         self._number = 0  # of the latest command, 0 until it is posted
         self._kept = kept
         self._serves = False  # the members above number the commands

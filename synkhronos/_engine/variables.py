@@ -28,36 +28,23 @@ _torn: weakref.WeakKeyDictionary[Container, np.ndarray] = weakref.WeakKeyDiction
 
 @dataclass(eq=False)
 class Entry:
-    """A shared variable, and in the master what it knows of the values in other members.
+    """A shared variable, and in the master what it knows of the values in other members."""
 
-    Attributes
-    ----------
-    ref : callable
-        Returns the variable. The master's are weak references: when the user has dropped a
-        variable and its clones, and all functions with them, its memory is freed in all members.
-    storage : list
-        The one-element list in which the variable's container keeps its value.
-    watched : bool
-        In a master with workers: `seen` keeps a fingerprint of the value, to notice a change of
-        the value itself.
-    differs : bool
-        The user has made the members' values differ: scatter, set_value(rank), local updates.
-    view : numpy.ndarray or None
-        The array that is the variable's value in all members of the node, if there is one.
-    elsewhere : bool
-        Other nodes have their own arrays for the variable.
-    lent : numpy.ndarray or None
-        Previous `view`; kept while some member may still use it, since the memory is the master's
-        and would be freed.
-    """
-
+    # returns the variable. The master's are weak references: when the user has dropped a variable
+    # and its clones, and all functions with them, its memory is freed in all members
     ref: Callable[[], SharedVariable | None]
     number: int
-    storage: list[Any]
+    storage: list[Any]  # the one-element list in which the variable's container keeps its value
+    # in a master with workers: `seen` keeps a fingerprint of the value, to notice a change of the
+    # value itself
     watched: bool = False
+    # the user has made the members' values differ: scatter, set_value(rank), local updates
     differs: bool = False
+    # the array that is the variable's value in all members of the node, if there is one
     view: np.ndarray | None = None
-    elsewhere: bool = False
+    elsewhere: bool = False  # other nodes have their own arrays for the variable
+    # previous `view`; kept while some member may still use it, since the memory is the master's and
+    # would be freed
     lent: np.ndarray | None = None
     _seen: Any = field(default=None, init=False)
     _sample: np.ndarray | None = field(default=None, init=False)
@@ -170,11 +157,6 @@ class Registry:
     """Shared variables by number and by name; clones of a variable (`clone`) count as the variable.
 
     `watched`: the values are those of a master with workers, which notices what the user changes.
-
-    Attributes
-    ----------
-    dropped : list of int
-        In the master: variables that the user has dropped and `remove` has not removed yet.
     """
 
     def __init__(self, watched: bool = False) -> None:
@@ -182,6 +164,7 @@ class Registry:
         self._entries: dict[int, Entry] = {}
         self._numbers: weakref.WeakKeyDictionary[Container, int] = weakref.WeakKeyDictionary()
         self._next = 0  # a number is used once: a member may still know the old variable
+        # in the master: variables that the user has dropped and `remove` has not removed yet
         self.dropped: list[int] = []
 
     def __getitem__(self, number: int) -> Entry:
@@ -304,17 +287,10 @@ def stream(generator: np.random.Generator, rank: int, master: int) -> np.random.
 
 
 class NewValues(NamedTuple):
-    """Values that the user has set in the master, as a command carries them to the other members.
+    """Values that the user has set in the master, as a command carries them to other members."""
 
-    Attributes
-    ----------
-    numbers : tuple of int
-        Variables whose values are arrays: the master broadcasts them.
-    objects : tuple of (int, value)
-        Variables with other values (random generators), which the command contains.
-    """
-
-    numbers: tuple[int, ...]
+    numbers: tuple[int, ...]  # variables whose values are arrays: the master broadcasts them
+    # variables with other values (random generators), which the command contains
     objects: tuple[tuple[int, object], ...]
 
 

@@ -84,13 +84,7 @@ class ArrayRef:
 
 @dataclass(frozen=True)
 class FileRef:
-    """A reference to an array in a file, which each member maps itself (numpy.memmap).
-
-    Attributes
-    ----------
-    inode : tuple of (str, int, int)
-        Machine, device and inode of the file: another one may get its name.
-    """
+    """A reference to an array in a file, which each member maps itself (numpy.memmap)."""
 
     path: str
     offset: int
@@ -98,6 +92,7 @@ class FileRef:
     dtype: str
     mode: str
     generation: int
+    # machine, device and inode of the file: another one may get its name
     inode: tuple[str, int, int]
 
 
@@ -106,19 +101,13 @@ class _Finalizer(weakref.ref):
 
     If a finalizer runs Python code, Ctrl-C may be raised inside it. Then the interrupt is lost, and
     so is the memory that the rest of the finalizer would free.
-
-    Attributes
-    ----------
-    offset, length : int
-    also : _Finalizer
-        Another one, kept alive by this one.
     """
 
     __slots__ = ("also", "length", "offset")
 
     offset: int
     length: int
-    also: _Finalizer
+    also: _Finalizer  # another one, kept alive by this one
 
     __hash__ = object.__hash__  # the object may have no hash, or be gone
     __eq__ = object.__eq__
@@ -148,11 +137,6 @@ class Arena:
     seldom does for shared memory: large arrays are read and written in half the time.
 
     A fork of this process is no member: it writes a copy of the heads of the regions, not them.
-
-    Attributes
-    ----------
-    copied_in_forks : bool
-        Whether a fork of this process gets a copy of all of this memory, as for other memory.
 
     >>> arena = Arena(2)
     >>> a = arena.empty((3,), "float32"); a[:] = [1, 2, 3]
@@ -193,6 +177,7 @@ class Arena:
         self._dirty: DirtyRanges | None = None  # with `track_changes`
         self._mirrored = Ranges()  # parts of the mirror that have memory
         self.generation = 0
+        # whether a fork of this process gets a copy of all of this memory, as for other memory
         self.copied_in_forks = False
         self.own(mine)
         _arenas.add(self)

@@ -28,26 +28,13 @@ _NO_DRIVER = (
 
 @dataclass(frozen=True)
 class Device:
-    """The device of one member.
+    """The device of one member."""
 
-    Attributes
-    ----------
-    kind : {"cpu", "cuda"}
-    number : int
-        The number of the GPU, among those that the master may see.
-    visible : str
-        Its name in CUDA_VISIBLE_DEVICES.
-    sharers : int
-        The number of members on this GPU.
-    asked : bool
-        Whether JAX is bound to it; if not, JAX chooses.
-    """
-
-    kind: str = "cpu"
-    number: int = 0
-    visible: str = ""
-    sharers: int = 1
-    asked: bool = False
+    kind: str = "cpu"  # "cpu" or "cuda"
+    number: int = 0  # the number of the GPU, among those that the master may see
+    visible: str = ""  # its name in CUDA_VISIBLE_DEVICES
+    sharers: int = 1  # the number of members on this GPU
+    asked: bool = False  # whether JAX is bound to it; if not, JAX chooses
 
     def __str__(self) -> str:
         return f"cuda:{self.number}" if self.kind == "cuda" else self.kind

@@ -24,33 +24,16 @@ NAMES = (_MEMBERS, _DEVICES, _TIMEOUT, _LOG_DIR, _RESUME, _NODES, _START)
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """The options that a script is started with.
+    """The options that a script is started with."""
 
-    Attributes
-    ----------
-    members : tuple of int
-        On each node, in the order of nodes; one number for all nodes, or none.
-    devices : str
-        As for `Group`; empty: the script decides.
-    timeout : float or None
-        As for `Group`.
-    log_dir : str
-        The folder of the files rank-N.log; empty: none.
-    resume : str
-        "auto", or empty.
-    nodes : int
-        The number of processes that the launcher starts; 0: not known.
-    start : int
-        Counts the starts of the script, from 1; 0: `synk run` has not started it.
-    """
-
+    # on each node, in the order of nodes; one number for all nodes, or none
     members: tuple[int, ...] = ()
-    devices: str = ""
-    timeout: float | None = None
-    log_dir: str = ""
-    resume: str = ""
-    nodes: int = 0
-    start: int = 0
+    devices: str = ""  # as for `Group`; empty: the script decides
+    timeout: float | None = None  # as for `Group`
+    log_dir: str = ""  # the folder of the files rank-N.log; empty: none
+    resume: str = ""  # "auto", or empty
+    nodes: int = 0  # the number of processes that the launcher starts; 0: not known
+    start: int = 0  # counts the starts of the script, from 1; 0: `synk run` has not started it
 
     @staticmethod
     def of(environ: Mapping[str, str]) -> LaunchSettings:

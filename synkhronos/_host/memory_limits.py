@@ -18,21 +18,11 @@ _FILES = {  # of a cgroup: what it allows, what it uses, and an entry of memory.
 
 @dataclass(frozen=True)
 class Limit:
-    """A memory limit.
+    """A memory limit."""
 
-    Attributes
-    ----------
-    free : int
-        Bytes that may still be taken.
-    most : int
-        Bytes that it allows.
-    text : str
-        Its name and value.
-    """
-
-    free: int
-    most: int
-    text: str
+    free: int  # bytes that may still be taken
+    most: int  # bytes that it allows
+    text: str  # its name and value
 
 
 def limits() -> list[Limit]:

@@ -25,15 +25,10 @@ exit codes: 0 done, 1 failed, 2 wrong usage
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says which word may have been meant.
+    """A parser that says which word may have been meant."""
 
-    Attributes
-    ----------
-    mixed : bool
-        Whether options may stand between positional arguments, which argparse else takes for the
-        end of a list.
-    """
-
+    # whether options may stand between positional arguments, which argparse else takes for the end
+    # of a list
     mixed = False
 
     def parse_known_args(self, args: Any = None, namespace: object = None) -> Any:

@@ -43,24 +43,14 @@ _WIDE = 4.6  # inches; a page of 400 pixels shows it at 80 %
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a figure.
-
-    Attributes
-    ----------
-    name : str
-    number : int
-        Of its colour, and of its dashes after all colours.
-    x, y : sequence of float
-        What is not finite is left out.
-    marks : bool
-        Draw each point.
-    """
+    """One line of a figure."""
 
     name: str
-    number: int
+    number: int  # of its colour, and of its dashes after all colours
+    # what is not finite is left out
     x: Sequence[float]
     y: Sequence[float]
-    marks: bool = False
+    marks: bool = False  # draw each point
 
 
 def printable(text: str) -> str:

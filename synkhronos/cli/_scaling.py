@@ -20,31 +20,14 @@ STRONG, WEAK = "strong", "weak"
 
 @dataclass(frozen=True)
 class Measurement:
-    """Some steps of one group, made one after the other.
+    """Some steps of one group, made one after the other."""
 
-    Attributes
-    ----------
-    function : str
-        "module:function".
-    scaling : {"strong", "weak"}
-    batch : int
-        Rows of a step; with weak scaling those of each member.
-    members : int
-    round : int
-        Measurements of one round were made one after the other, so they are compared.
-    rows : int
-        Of a step.
-    steps : int
-    seconds : float
-    rows_per_second : float
-    """
-
-    function: str
-    scaling: str
-    batch: int
+    function: str  # "module:function"
+    scaling: str  # "strong" or "weak"
+    batch: int  # rows of a step; with weak scaling those of each member
     members: int
-    round: int
-    rows: int
+    round: int  # measurements of one round were made one after the other, so they are compared
+    rows: int  # of a step
     steps: int
     seconds: float
     rows_per_second: float

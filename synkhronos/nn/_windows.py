@@ -16,16 +16,10 @@ Lengths = Sequence[Variable | int | None]
 
 @dataclass(frozen=True)
 class Windows:
-    """The positions of windows in an image: strides, padding, and dilation of the pixels.
+    """The positions of windows in an image: strides, padding, and dilation of the pixels."""
 
-    Attributes
-    ----------
-    strides, dilation : (vertical, horizontal)
-    padding : ((top, bottom), (left, right))
-    """
-
-    strides: Pair
-    padding: Padding
+    strides: Pair  # vertical, horizontal; as for dilation
+    padding: Padding  # top and bottom; left and right
     dilation: Pair = (1, 1)
 
     def fitting(self, lengths: Lengths, window: Sequence[int]) -> Lengths:

@@ -27,12 +27,7 @@ class Settings:
 
 
 class TrialProcess(SlotProcess):
-    """A trial in a fresh interpreter, bound to the cores of its slot.
-
-    Attributes
-    ----------
-    trial : optuna.Trial
-    """
+    """A trial in a fresh interpreter, bound to the cores of its slot."""
 
     def __init__(self, trial: Any, cores: Sequence[int], settings: Settings, limit: float) -> None:
         self.trial = trial

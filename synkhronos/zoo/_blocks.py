@@ -24,20 +24,11 @@ Pair = tuple[int, int]
 
 
 class Images(NamedTuple):
-    """The images that a network is given, and what its first layer sees.
+    """The images that a network is given, and what its first layer sees."""
 
-    Attributes
-    ----------
-    given : variable of shape (rows, height, width, channels)
-        floatX; with augmentation uint8.
-    seen : variable of the same shape, floatX
-    words : uint64 variable of shape (rows,), or None
-        Of augmentation.
-    """
-
-    given: TensorVariable
+    given: TensorVariable  # floatX; with augmentation uint8
     seen: TensorVariable
-    words: TensorVariable | None
+    words: TensorVariable | None  # of augmentation
 
 
 def images(size: int | Pair, channels: int, moved: Mapping[str, Any] | None) -> Images:

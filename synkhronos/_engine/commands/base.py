@@ -111,15 +111,9 @@ class WithoutMaster(Command):
 
 
 class Stopwatch:
-    """Adds up the seconds that a member spends on the phases of calls, in `cells`.
+    """Adds up the seconds that a member spends on the phases of calls, in `cells`."""
 
-    Attributes
-    ----------
-    spans : Spans or None
-        Gets each phase, too, while the group is traced.
-    """
-
-    spans: Spans | None = None
+    spans: Spans | None = None  # gets each phase, too, while the group is traced
 
     def __init__(self, cells: np.ndarray) -> None:
         # views of floats: an array takes twice as long to add to one element

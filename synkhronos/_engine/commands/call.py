@@ -54,15 +54,10 @@ _SUM, _AVG = Reduction.SUM, Reduction.AVG  # a look-up in an Enum takes longer
 
 @dataclass(frozen=True)
 class Argument:
-    """One input of a call: where its array is, and which rows are used.
+    """One input of a call: where its array is, and which rows are used."""
 
-    Attributes
-    ----------
-    source : ArrayRef, FileRef, ScatteredSource, or a value
-    rows : Selection, ArrayRef of a list of rows, or None (all of them: it is not scattered)
-    """
-
-    source: Any
+    source: Any  # arrayRef, FileRef, ScatteredSource, or a value
+    # selection, ArrayRef of a list of rows, or None (all of them: it is not scattered)
     rows: Selection | ArrayRef | None = None
 
     def __reduce__(self) -> Any:
@@ -71,41 +66,26 @@ class Argument:
 
 @dataclass(frozen=True)
 class Call(Command):
-    """Run a function.
-
-    Attributes
-    ----------
-    edges : tuple of int, or None
-        The first row of each member's part, and the end; None without scattered inputs.
-    outputs, reductions : tuples
-        Which outputs of the recipe, and how their partial values combine.
-    slices : int
-        The number of slices of each part.
-    slice_lengths : tuple of tuples of int, or None
-        The lengths of each member's slices, if these are not `slices` slices of equal length.
-    batch_s : tuple, or None
-        For each member, the rows of its sliceable shared variables.
-    new : NewValues, or None
-        Values of shared variables that the user has set in the master.
-    first : bool
-        The function is not compiled yet: one member compiles first, the others use its cache.
-    extra : tuple of int
-        Further outputs, whose values stay in the members.
-    """
+    """Run a function."""
 
     lent = True
 
     function: int
     arguments: tuple[Argument, ...]
+    # the first row of each member's part, and the end; None without scattered inputs
     edges: tuple[int, ...] | None
+    # which outputs of the recipe, and how their partial values combine
     outputs: tuple[int, ...]
     reductions: tuple[Reduction | None, ...]
-    slices: int = 1
+    slices: int = 1  # the number of slices of each part
+    # for each member, the rows of its sliceable shared variables
     batch_s: tuple[Any, ...] | None = None
-    new: NewValues | None = None
+    new: NewValues | None = None  # values of shared variables that the user has set in the master
+    # the function is not compiled yet: one member compiles first, the others use its cache
     first: bool = False
     pure: bool = False
-    extra: tuple[int, ...] = ()
+    extra: tuple[int, ...] = ()  # further outputs, whose values stay in the members
+    # the lengths of each member's slices, if these are not `slices` slices of equal length
     slice_lengths: tuple[tuple[int, ...], ...] | None = None
 
     @property
@@ -190,16 +170,7 @@ Scalars = tuple[tuple[int, Any, Any], ...]
 
 @dataclass
 class Part:
-    """A member's inputs and rows in a call; kept while the same call is repeated.
-
-    Attributes
-    ----------
-    variant : Variant
-        What the member contributes.
-    computed : Variant
-        What it computes. Where a function has collectives, a member without rows computes it for
-        a row of another member, so that it comes to all meetings; `stands_in` says so.
-    """
+    """A member's inputs and rows in a call; kept while the same call is repeated."""
 
     call: Call
     arguments: list[Any]
@@ -208,7 +179,9 @@ class Part:
     weights: tuple[float, ...] | None  # rows of every member; None: all count the same
     participants: tuple[int, ...]
     scalars: Scalars | None
-    variant: Variant
+    variant: Variant  # what the member contributes
+    # what it computes. Where a function has collectives, a member without rows computes it for a
+    # row of another member, so that it comes to all meetings; `stands_in` says so
     computed: Variant
     lengths: tuple[int, ...]  # of the slices that the rows are cut into
     fractions: list[float]  # of the participants in an average

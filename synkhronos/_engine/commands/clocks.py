@@ -25,15 +25,7 @@ from synkhronos._engine.member import Member
 
 
 class Clocks:
-    """The phases of one function in the members of one node, in memory that all of them read.
-
-    Attributes
-    ----------
-    of : list of array
-        For each member of the node: seconds by phase, then the counts so far.
-    mine : Stopwatch
-        Adds to this member's.
-    """
+    """The phases of one function in the members of one node, in memory that all of them read."""
 
     def __init__(self, member: Member) -> None:
         comm = member.communicator
@@ -44,8 +36,9 @@ class Clocks:
             made[0][...] = 0
             made[0][:, SIGN] = SIGNED
             member.show_clocks(made[0])
+        # for each member of the node: seconds by phase, then the counts so far
         self.of = list(home.expose(made)[comm.leader][0])
-        self.mine = Stopwatch(self.of[home.rank])
+        self.mine = Stopwatch(self.of[home.rank])  # adds to this member's
         self.mine.spans = member.measured.spans
 
 
@@ -95,18 +88,11 @@ class Rehearsed(Exception):
 
 @dataclass(frozen=True)
 class MeasuredCall(ExtendedCall):
-    """A call of which each member measures the phases.
-
-    Attributes
-    ----------
-    call : Call
-    undone : bool
-        The call raises `Rehearsed` in the end if it would change a variable.
-    """
+    """A call of which each member measures the phases."""
 
     lent = True
 
-    undone: bool
+    undone: bool  # the call raises `Rehearsed` in the end if it would change a variable
 
     def run(self, member: Member) -> object:
         """Run the call; large outputs are reduced after a meeting, so that waits are told apart."""

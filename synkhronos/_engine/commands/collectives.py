@@ -25,16 +25,10 @@ def in_host(values: Sequence[object] | None) -> list[np.ndarray] | None:
 
 @dataclass(frozen=True)
 class Collective(Command):
-    """The base of commands on shared variables.
-
-    Attributes
-    ----------
-    variables : tuple of int
-    new : NewValues, or None
-        Values of them that the user has set in the master; the members take these first.
-    """
+    """The base of commands on shared variables."""
 
     variables: tuple[int, ...]
+    # values of them that the user has set in the master; the members take these first
     new: NewValues | None = field(default=None, kw_only=True)
 
     def run(self, member: Member) -> object:
@@ -86,14 +80,9 @@ class Broadcast(Collective):
 
 @dataclass(frozen=True)
 class Scatter(Collective):
-    """Rows of the master's values, divided.
+    """Rows of the master's values, divided."""
 
-    Attributes
-    ----------
-    edges : tuple of tuple of int
-        For each variable, the first row of each member's part, and the end.
-    """
-
+    # for each variable, the first row of each member's part, and the end
     edges: tuple[tuple[int, ...], ...]
 
     def act(self, member: Member) -> None:
@@ -195,15 +184,9 @@ class ReduceScatter(Collective):
 
 @dataclass(frozen=True)
 class Permute(Collective):
-    """Each member gets the values of another one.
+    """Each member gets the values of another one."""
 
-    Attributes
-    ----------
-    order : tuple of int
-        For each rank, the rank whose values it gets.
-    """
-
-    order: tuple[int, ...]
+    order: tuple[int, ...]  # for each rank, the rank whose values it gets
 
     def act(self, member: Member) -> None:
         """Send to the member that asks for this one's values, and receive; all take turns."""

@@ -72,19 +72,11 @@ class ReceivingEnd(ABC):
 
 
 class TimeLimits:
-    """How long a command may keep the master waiting.
-
-    Attributes
-    ----------
-    limit : float
-        Seconds until the command fails.
-    warning : float
-        Seconds until a warning names the members that are late.
-    """
+    """How long a command may keep the master waiting."""
 
     def __init__(self) -> None:
-        self.limit = math.inf
-        self.warning = math.inf
+        self.limit = math.inf  # seconds until the command fails
+        self.warning = math.inf  # seconds until a warning names the members that are late
 
     @contextlib.contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
@@ -100,23 +92,12 @@ class TimeLimits:
 
 
 class Channel(ABC):
-    """The master's end of a channel; the defaults fit a group without workers.
+    """The master's end of a channel; the defaults fit a group without workers."""
 
-    Attributes
-    ----------
-    interrupts : Interrupts
-        Holds Ctrl-C back in the master.
-    inspector : TimeLimits
-    workers : sequence of Worker
-        The worker processes of the master's node.
-    started : str
-        How the workers were started: "inline", "fork", "exec".
-    """
-
-    interrupts: Interrupts
+    interrupts: Interrupts  # holds Ctrl-C back in the master
     inspector: TimeLimits
-    workers: Sequence[Worker] = ()
-    started = "inline"
+    workers: Sequence[Worker] = ()  # the worker processes of the master's node
+    started = "inline"  # how the workers were started: "inline", "fork", "exec"
 
     @property
     def broken(self) -> str:

@@ -94,14 +94,6 @@ class Leaders:
     wait : callable
         ``wait(ready)`` returns once ready() is true and watches the node meanwhile; see
         `Waiter.wait`.
-
-    Attributes
-    ----------
-    overtaken : list of bytes
-        Commands that were not run since the group ended before.
-    transfer_failed : bool
-        A leader failed in a transfer, or left it, after all had agreed. Later transfers could not
-        be told from it, so there are none.
     """
 
     def __init__(
@@ -119,7 +111,9 @@ class Leaders:
         self._from_root = _FromRoot()
         self._counts: dict[int, tuple[int, bytes]] = {}  # progress by child, with its command
         self._compiles = -1  # the command in which the parent knows that this branch compiles
-        self.overtaken: list[bytes] = []
+        self.overtaken: list[bytes] = []  # commands that were not run since the group ended before
+        # a leader failed in a transfer, or left it, after all had agreed. Later transfers could not
+        # be told from it, so there are none
         self.transfer_failed = False
         self.number = 0
         self._meeting = 0

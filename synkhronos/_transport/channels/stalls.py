@@ -51,13 +51,6 @@ class Inspector(TimeLimits):
         By rank, the file for the member's stacks.
     devices : sequence of str
         By rank, the member's device.
-
-    Attributes
-    ----------
-    elsewhere : callable or None
-        Returns the late members of other nodes, and their names.
-    compiling : callable or None
-        Gets whether a member of this node compiles; returns whether one of any node does.
     """
 
     def __init__(
@@ -69,7 +62,9 @@ class Inspector(TimeLimits):
         devices: Sequence[str],
     ) -> None:
         super().__init__()
+        # returns the late members of other nodes, and their names
         self.elsewhere: Callable[[], tuple[tuple[int, ...], str]] | None = None
+        # gets whether a member of this node compiles; returns whether one of any node does
         self.compiling: Callable[[bool], bool] | None = None
         self._words = words.of
         self._master = master

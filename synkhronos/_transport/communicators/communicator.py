@@ -38,23 +38,14 @@ class Communicator(ABC):
     order, names those who take part; the others call too, and get None, so that all count the same
     exchanges. Results are bit-equal in all members that get them: partial values are combined in
     the order of ranks.
-
-    Attributes
-    ----------
-    rank, size : int
-    nodes : int
-        Machines that the members are on.
-    leader : int
-        The member that allocates arrays for all members of a node, as a rank of `home`.
-    on_gpus : bool
-        Whether arrays of JAX move between the members as they are.
     """
 
     rank: int
     size: int
-    nodes: int = 1
+    nodes: int = 1  # machines that the members are on
+    # the member that allocates arrays for all members of a node, as a rank of `home`
     leader: int = 0
-    on_gpus = False
+    on_gpus = False  # whether arrays of JAX move between the members as they are
 
     @property
     @abstractmethod

@@ -12,16 +12,10 @@ FORMATS = ("fp16", "bf16")
 
 @dataclass(frozen=True)
 class Rounding:
-    """How floats become 16 bits.
+    """How floats become 16 bits."""
 
-    Attributes
-    ----------
-    format : {"fp16", "bf16"}
-    seeds : tuple of int, or None
-        Of the chance by which values are rounded up or down. None: to the nearest.
-    """
-
-    format: str
+    format: str  # "fp16" or "bf16"
+    # of the chance by which values are rounded up or down. None: to the nearest
     seeds: tuple[int, ...] | None = None
 
     def part(self, number: int) -> Rounding:

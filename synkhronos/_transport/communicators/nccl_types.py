@@ -25,22 +25,13 @@ _REALS = {"complex64": "float32", "complex128": "float64"}
 
 @dataclass(frozen=True)
 class NcclReduction:
-    """The call of NCCL that reduces arrays of a dtype.
+    """The call of NCCL that reduces arrays of a dtype."""
 
-    Attributes
-    ----------
-    dtype : str
-        The dtype in which they are combined.
-    element, operator : str
-        The names of NCCL's element type and operator.
-    parts : int
-        Elements of NCCL for each element of the array: 2 for complex numbers.
-    """
-
-    dtype: str
+    dtype: str  # the dtype in which they are combined
+    # the names of NCCL's element type and operator
     element: str
     operator: str
-    parts: int = 1
+    parts: int = 1  # elements of NCCL for each element of the array: 2 for complex numbers
 
     @property
     def numbers(self) -> tuple[int, int]:

@@ -70,19 +70,13 @@ def main(task: Mapping[str, Any]) -> None:
 
 
 class Summing:
-    """The sums of one training function, step after step.
-
-    Attributes
-    ----------
-    links : dict of Link
-        By node.
-    """
+    """The sums of one training function, step after step."""
 
     def __init__(
         self, arena: Arena, given: Mapping[str, Any], board: Board, pipe: int, bell: int
     ) -> None:
         self._node, self._nodes = given["node"], given["nodes"]
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, Link] = {}  # by node
         self._board = board
         self._pipe, self._bell = pipe, bell
         self._chunks = [Chunk(*c) for c in given["chunks"]]

@@ -11,38 +11,20 @@ from synkhronos._plan.chunks import Chunk
 
 @dataclass(frozen=True)
 class Sums:
-    """Vectors that are added up in each step, and how.
+    """Vectors that are added up in each step, and how."""
 
-    Attributes
-    ----------
-    chunks : list of Chunk
-        In the order in which they are sent.
-    dtypes, lengths : list
-        Of the vectors.
-    published : list of list of int
-        By member of the node, the places of its vectors in the arena.
-    totals : list of int
-        The places of the vectors of sums.
-    progress : list of int
-        By member, the place of its word.
-    board, members : int
-        The place of the board, and the number of the node's members.
-    format : str or None
-        In which floats travel in 16 bits.
-    seed : int or None
-        Of the chance by which they are rounded.
-    """
-
-    chunks: list[Chunk]
+    chunks: list[Chunk]  # in the order in which they are sent
+    # of the vectors
     dtypes: list[str]
     lengths: list[int]
-    published: list[list[int]]
-    totals: list[int]
-    progress: list[int]
+    published: list[list[int]]  # by member of the node, the places of its vectors in the arena
+    totals: list[int]  # the places of the vectors of sums
+    progress: list[int]  # by member, the place of its word
+    # the place of the board, and the number of the node's members
     board: int
     members: int
-    format: str | None
-    seed: int | None
+    format: str | None  # in which floats travel in 16 bits
+    seed: int | None  # of the chance by which they are rounded
 
 
 class BackgroundSums(ABC):

@@ -27,22 +27,12 @@ END_SECONDS = 30.0  # after SIGKILL; only a process in uninterruptible sleep tak
 
 @dataclass
 class ChildProcess:
-    """A process that this one has started; signals go to its pidfd, since the system reuses pids.
-
-    Attributes
-    ----------
-    pid : int
-    popen : subprocess.Popen, optional
-        What has started it; None: a fork.
-    pidfd : Descriptor
-    ended : str
-        How it ended; empty until it is reaped.
-    """
+    """A process that this one has started; signals go to its pidfd: the system reuses pids."""
 
     pid: int
-    popen: subprocess.Popen[bytes] | None = None
+    popen: subprocess.Popen[bytes] | None = None  # what has started it; None: a fork
     pidfd: Descriptor = field(init=False)
-    ended: str = ""
+    ended: str = ""  # how it ended; empty until it is reaped
 
     def __post_init__(self) -> None:
         self._cgroups = cgroups.of(self.pid)

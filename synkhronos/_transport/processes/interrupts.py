@@ -24,18 +24,13 @@ class Interrupts:
     """A context in which SIGINT is noted, and raised at its end or at `check`.
 
     Only the main thread receives signals; in other threads the context does nothing.
-
-    Attributes
-    ----------
-    firm : bool
-        While true, and at most until the context ends, `check` does not raise.
     """
 
     def __init__(self) -> None:
         self._before: object = None
         self._depth = 0
         self._noted: tuple[int, FrameType | None] | None = None
-        self.firm = False
+        self.firm = False  # while true, and at most until the context ends, `check` does not raise
 
     def __enter__(self) -> None:
         if threading.get_ident() != _main_thread.ident:

@@ -40,18 +40,6 @@ class SlotProcess:
         What ``fork()`` starts in it.
     log : path or None
         A file for what it prints, which is appended. None: it prints where this process does.
-
-    Attributes
-    ----------
-    cores : sequence of int
-    told : bool
-        Whether what it was asked for has been told.
-    silent : bool
-        Whether it has closed its end of the pipe, which then is readable for ever.
-    until : float
-        When it is killed, by time.monotonic.
-    late : str
-        Why it was killed at `until`.
     """
 
     def __init__(
@@ -66,9 +54,10 @@ class SlotProcess:
         log: Path | None,
     ) -> None:
         self.cores = cores
-        self.told = self.silent = False
-        self.until = float("inf")
-        self.late = ""
+        self.told = False  # whether what it was asked for has been told
+        self.silent = False  # whether it has closed its end of the pipe, which is readable for ever
+        self.until = float("inf")  # when it is killed, by time.monotonic
+        self.late = ""  # why it was killed at `until`
         self._rest = b""
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             self._from, to_us = os.pipe()

@@ -28,14 +28,7 @@ _LAST_STEP = (1 << _NUMBER_AT) - (1 << _COUNT_BITS)
 
 
 class Node:
-    """One member's end of the shared memory.
-
-    Attributes
-    ----------
-    number : int
-        The command under way. Barrier numbers contain it, so those of an abandoned command do not
-        count.
-    """
+    """One member's end of the shared memory."""
 
     def __init__(
         self, rank: int, master: int, arena: Arena, words: ControlWords, waiter: Waiter
@@ -47,6 +40,8 @@ class Node:
         self.words = words
         self.waiter = waiter
         self.views = Views(arena)
+        # the command under way. Barrier numbers contain it, so those of an abandoned command do not
+        # count
         self.number = 0
         self._base = 0
         self._master_words: Any = words.of[master]

@@ -23,19 +23,13 @@ class Peers:
     ----------
     node : Node or None
         None in a group of one. A node of one member needs neither waits nor locks.
-
-    Attributes
-    ----------
-    rank, size : int
-    dead : set of int
-        Members whose death this one has seen, inside of `engaged`.
     """
 
     def __init__(self, node: Node | None) -> None:
         self._node = node if node is not None and node.size > 1 else None
         self.rank = 0 if node is None else node.rank
         self.size = 1 if node is None else node.size
-        self.dead: set[int] = set()
+        self.dead: set[int] = set()  # members whose death this one has seen, inside of `engaged`
         self._others = [r for r in range(self.size) if r != self.rank]
 
     @contextlib.contextmanager

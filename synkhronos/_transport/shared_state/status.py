@@ -90,47 +90,24 @@ class Status:
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """The state of one member, as the memory has it.
-
-    Attributes
-    ----------
-    rank, pid : int
-    reported : int
-        The latest command that it has reported on.
-    asleep, compiling : bool
-    progress : int
-        The word PROGRESS: of a long command, the count of steps.
-    clocks : tuple of tuple of float
-        For each function with clocks, its cells.
-    """
+    """The state of one member, as the memory has it."""
 
     rank: int
     pid: int
-    reported: int
+    reported: int  # the latest command that it has reported on
     asleep: bool
     compiling: bool
-    progress: int
-    clocks: tuple[tuple[float, ...], ...]
+    progress: int  # the word PROGRESS: of a long command, the count of steps
+    clocks: tuple[tuple[float, ...], ...]  # for each function with clocks, its cells
 
 
 @dataclass(frozen=True)
 class GroupStatus:
-    """The state of the members of one node, as the memory has it.
+    """The state of the members of one node, as the memory has it."""
 
-    Attributes
-    ----------
-    master : int
-        The rank of the node's first process, as an index of `members`.
-    posted : int
-        The number of the latest command.
-    began : float or None
-        When it was sent, in seconds of `time.perf_counter`; None: it repeats an earlier one.
-    what, note : str
-    members : tuple of MemberStatus
-    """
-
-    master: int
-    posted: int
+    master: int  # the rank of the node's first process, as an index of `members`
+    posted: int  # the number of the latest command
+    # when it was sent, in seconds of `time.perf_counter`; None: it repeats an earlier one
     began: float | None
     what: str
     note: str

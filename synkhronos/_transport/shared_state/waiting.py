@@ -156,12 +156,6 @@ class Waiter:
         In the master, the bells and others, which the program may close. They are looked at every
         100 ms at most: before this member wakes one that sleeps, and while it sleeps itself. A bell
         is also looked at before each wake: another file may have its number.
-
-    Attributes
-    ----------
-    looks : int
-        How often a member looks at a word before it calls `wait`: a call of a function takes as
-        long as three looks.
     """
 
     def __init__(
@@ -183,6 +177,8 @@ class Waiter:
         self._least_yields = 0 if self._spin else YIELDS_WHERE_CROWDED
         self._first_looks = _LOOKS if self._spin else 1
         self._most_looks = _LOOKS_ALONE if self._spin else _LOOKS
+        # how often a member looks at a word before it calls `wait`: a call of a function takes as
+        # long as three looks
         self.looks = self._most_looks
         self.rivals = Rivals(len(bells))
         self._fence = threading.Lock()  # on x86 its locked instruction orders a store and a load

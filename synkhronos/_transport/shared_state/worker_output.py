@@ -169,16 +169,10 @@ def _all_loggers() -> list[logging.Logger]:
 
 
 class LabelledStream(io.TextIOBase):
-    """A leader's sys.stdout or sys.stderr: each line has its rank in front, as its workers' lines.
-
-    Attributes
-    ----------
-    bare : TextIO
-        The stream that it was before.
-    """
+    """A leader's sys.stdout or sys.stderr: each line has its rank in front, as workers' lines."""
 
     def __init__(self, bare: TextIO, rank: int) -> None:
-        self.bare = bare
+        self.bare = bare  # the stream that it was before
         self._rank = rank
         self._pending = ""
 

@@ -83,25 +83,13 @@ time.sleep(60)
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report.
+    """One line of the report."""
 
-    Attributes
-    ----------
-    about : str
-        The section of the report.
-    name : str
-    state : {"ok", "note", "bad", "absent"}
-    text : str
-        The fact that was found.
-    fix : str
-        The remedy, in one line; empty if there is nothing to do.
-    """
-
-    about: str
+    about: str  # the section of the report
     name: str
-    state: str
-    text: str
-    fix: str = ""
+    state: str  # "ok", "note", "bad" or "absent"
+    text: str  # the fact that was found
+    fix: str = ""  # the remedy, in one line; empty if there is nothing to do
 
 
 def examine() -> Iterator[Finding]:

@@ -15,18 +15,10 @@ _MPI4PY = ("MPI4PY_MPIABI", "MPI4PY_LIBMPI")
 
 @dataclass(frozen=True)
 class Mpi:
-    """An MPI launcher.
+    """An MPI launcher."""
 
-    Attributes
-    ----------
-    command : str
-        Its path.
-    version : str
-        In its own words.
-    """
-
-    command: str
-    version: str
+    command: str  # its path
+    version: str  # in its own words
 
     @property
     def is_open_mpi(self) -> bool:

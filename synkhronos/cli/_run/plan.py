@@ -32,23 +32,12 @@ _LOCAL = ("localhost", "127.0.0.1")
 
 @dataclass(frozen=True)
 class Machine:
-    """The properties of this machine that decide a plan.
-
-    Attributes
-    ----------
-    name : str
-    python : tuple of str
-        The interpreter, with its options.
-    root : bool
-        Whether the user is root.
-    find_mpi : callable
-        Returns the launcher of MPI; None if there is none.
-    """
+    """The properties of this machine that decide a plan."""
 
     name: str
-    python: tuple[str, ...]
-    root: bool
-    find_mpi: Callable[[], Mpi | None]
+    python: tuple[str, ...]  # the interpreter, with its options
+    root: bool  # whether the user is root
+    find_mpi: Callable[[], Mpi | None]  # returns the launcher of MPI; None if there is none
 
     @staticmethod
     def here() -> Machine:
@@ -68,35 +57,18 @@ def _find_mpi() -> Mpi | None:
 
 @dataclass(frozen=True)
 class Plan:
-    """A launch.
+    """A launch."""
 
-    Attributes
-    ----------
-    launcher : {"fork", "mpirun", "srun"}
-    words : tuple of str
-        The command line.
-    base : dict
-        The environment, without `variables` and `settings`.
-    variables : dict
-        What the user has asked to set, and what the launch needs.
-    settings : LaunchSettings
-        For the script.
-    hidden : frozenset of str
-        Variables whose values are not shown: the user has not typed them, or the name is telling.
-    remote : tuple of str
-        Hosts to try by ssh first.
-    shown : frozenset of int, or None
-        The ranks whose output is shown; None: all.
-    """
-
-    launcher: str
-    words: tuple[str, ...]
+    launcher: str  # "fork", "mpirun" or "srun"
+    words: tuple[str, ...]  # the command line
+    # the environment, without `variables` and `settings`
     base: Mapping[str, str] = field(repr=False)
-    variables: Mapping[str, str]
-    settings: LaunchSettings
+    variables: Mapping[str, str]  # what the user has asked to set, and what the launch needs
+    settings: LaunchSettings  # for the script
+    # variables whose values are not shown: the user has not typed them, or the name is telling
     hidden: frozenset[str] = frozenset()
-    remote: tuple[str, ...] = ()
-    shown: frozenset[int] | None = None
+    remote: tuple[str, ...] = ()  # hosts to try by ssh first
+    shown: frozenset[int] | None = None  # the ranks whose output is shown; None: all
     max_restarts: int = 0
     start_timeout: float = 0.0
 

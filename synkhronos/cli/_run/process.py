@@ -28,11 +28,6 @@ class Process:
     """The script's process, or that of the launcher which starts it on several nodes.
 
     It never outlives this one: the kernel ends it when this process ends, for any reason.
-
-    Attributes
-    ----------
-    asked_to_end : set of int
-        The signals that this process has got meanwhile.
     """
 
     def __init__(
@@ -42,7 +37,7 @@ class Process:
         self._signals = signals
         self._grace = grace
         self._until: float | None = None  # when the process is killed
-        self.asked_to_end: set[int] = set()
+        self.asked_to_end: set[int] = set()  # the signals that this process has got meanwhile
         self._parent = os.getpid()
         self._is_script = plan.launcher == "fork"
         # At a terminal the script stays in this process's group, so that it can read from it; the

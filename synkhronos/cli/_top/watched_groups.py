@@ -48,56 +48,28 @@ SHARES = {
 
 @dataclass(frozen=True)
 class Member:
-    """One member, as a reader sees it.
-
-    Attributes
-    ----------
-    rank, pid : int
-    state : str
-    seconds : float
-        Since when it has been in this state, at least.
-    late : bool
-        All others wait for it.
-    share : dict of str to float
-        Fractions of its time, by `SHARES`; empty where nothing is measured.
-    memory : int
-        Bytes that it uses, shared ones included.
-    """
+    """One member, as a reader sees it."""
 
     rank: int
     pid: int
     state: str
-    seconds: float
-    late: bool
-    share: dict[str, float]
-    memory: int
+    seconds: float  # since when it has been in this state, at least
+    late: bool  # all others wait for it
+    share: dict[str, float]  # fractions of its time, by `SHARES`; empty where nothing is measured
+    memory: int  # bytes that it uses, shared ones included
 
 
 @dataclass(frozen=True)
 class WatchedGroup:
-    """One group, as a reader sees it; attributes that are None cannot be told.
+    """One group, as a reader sees it; attributes that are None cannot be told."""
 
-    Attributes
-    ----------
-    pid : int
-        Of the node's first process.
-    command : str
-        Its command line.
-    what, note : str
-        The latest command, and what the program says.
-    rates : dict of str to float
-        Commands, steps and rows in a second.
-    steps : int or None
-        Made so far by the training function that runs now.
-    members : list of Member
-    """
-
-    pid: int
-    command: str
+    pid: int  # of the node's first process
+    command: str  # its command line
+    # the latest command, and what the program says
     what: str
     note: str
-    rates: dict[str, float]
-    steps: int | None
+    rates: dict[str, float]  # commands, steps and rows in a second
+    steps: int | None  # made so far by the training function that runs now
     members: list[Member]
 
 

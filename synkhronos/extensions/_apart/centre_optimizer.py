@@ -24,30 +24,15 @@ _MODE = "NUMBA"
 
 @dataclass(frozen=True)
 class ElementwiseRecipe:
-    """An update rule that works element by element, and treats all parameters alike.
+    """An update rule that works element by element, and treats all parameters alike."""
 
-    Attributes
-    ----------
-    loops : dict of Loop
-        By dtype of the parameters.
-    states : tuple of tuples of SharedVariable
-        Of each state, a variable for every parameter, with its first value.
-    scalars : tuple of SharedVariable
-        0-d states of the whole rule, such as a count of steps.
-    new_scalars : tuple of Variable
-        Their new values.
-    settings : tuple of SharedVariable
-        Other scalars, such as a learning rate.
-    config : dict
-        PyTensor's, in the master.
-    """
-
-    loops: dict[str, Loop]
+    loops: dict[str, Loop]  # by dtype of the parameters
+    # of each state, a variable for every parameter, with its first value
     states: tuple[tuple[SharedVariable, ...], ...]
-    scalars: tuple[SharedVariable, ...]
-    new_scalars: tuple[Variable, ...]
-    settings: tuple[SharedVariable, ...]
-    config: dict[str, object]
+    scalars: tuple[SharedVariable, ...]  # 0-d states of the whole rule, such as a count of steps
+    new_scalars: tuple[Variable, ...]  # their new values
+    settings: tuple[SharedVariable, ...]  # other scalars, such as a learning rate
+    config: dict[str, object]  # PyTensor's, in the master
 
     @classmethod
     def of(

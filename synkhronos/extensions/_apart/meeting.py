@@ -21,30 +21,17 @@ _ALONE_BELOW = 1 << 12  # elements below which one member treats a vector
 
 @dataclass
 class Vectors:
-    """One vector of those on this node who meet, flat: of its members, or of the node.
-
-    Attributes
-    ----------
-    own : list of vector
-        Of each of them.
-    centre : vector
-    outer : list of vector
-    first : vector or None
-        The values that a meeting sets states back to.
-    total : vector or None
-        On several nodes: the mean over all who meet.
-    lo, hi : int
-        The chunk that this member treats in a meeting.
-    """
+    """One vector of those on this node who meet, flat: of its members, or of the node."""
 
     kind: str
-    own: list[np.ndarray]
+    own: list[np.ndarray]  # of each of them
     centre: np.ndarray
+    # the chunk that this member treats in a meeting
     lo: int
     hi: int
     outer: list[np.ndarray] = field(default_factory=list)
-    first: np.ndarray | None = None
-    total: np.ndarray | None = None
+    first: np.ndarray | None = None  # the values that a meeting sets states back to
+    total: np.ndarray | None = None  # on several nodes: the mean over all who meet
 
 
 def first_vectors(kinds: Sequence[str], first: Sequence[np.ndarray]) -> list[Vectors]:
@@ -66,13 +53,6 @@ class Meeting:
     publish : bool
         Whether variables of the optimizer's states get the mean of all states.
     comm : Communicator
-
-    Attributes
-    ----------
-    spreads : bool
-        Whether members go on from the states that the meeting gives the variables.
-    swaps : bool
-        Whether members go on from the values of others.
     """
 
     def __init__(
@@ -85,7 +65,9 @@ class Meeting:
     ) -> None:
         self._rule = rule
         self._policy = "keep" if rule is None else rule.policy
+        # whether members go on from the values of others
         self.swaps = rule is not None and rule.swaps
+        # whether members go on from the states that the meeting gives the variables
         self.spreads = self._policy != "keep"
         equal = [1.0 / len(rows)] * len(rows)
         self._rows = normalized(rows) if any(rows) else equal

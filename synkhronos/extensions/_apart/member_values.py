@@ -25,18 +25,10 @@ class MemberValues(MemberState):
     """The state of a training function whose members train apart, in a member.
 
     The values of its parameters, states and statistics are its own vectors, in the host's memory.
-
-    Attributes
-    ----------
-    entries : list of (Entry, array)
-        Parameters, states, statistics and the rule's outer variables, and their views of the
-        node's centre.
-    steps : int
-        Steps of the group so far. It counts up when all members have come to change their values.
-    meetings : int
-        Meetings so far. It counts up when all members have written the centre.
     """
 
+    # parameters, states, statistics and the rule's outer variables, and their views of the node's
+    # centre
     entries: list[tuple[Entry, np.ndarray]]
 
     def __init__(
@@ -50,7 +42,8 @@ class MemberValues(MemberState):
         size: int,
     ) -> None:
         self.leaves = leaves
-        self.steps = self.meetings = 0
+        self.steps = 0  # of the group so far; counted when all have come to change their values
+        self.meetings = 0  # so far; counted when all members have written the centre
         self._recipe = recipe
         self._vectors = vectors
         self._update = FlatUpdate(recipe.flat, 0, [gradients], arrays.of_update(own), [])

@@ -19,31 +19,19 @@ KINDS = PARAMETER, STATE, STATISTIC = "parameter", "state", "statistic"
 
 @dataclass(frozen=True)
 class LocalRecipe:
-    """Everything that a member needs to train apart.
+    """Everything that a member needs to train apart."""
 
-    Attributes
-    ----------
-    flat : FlatRecipe
-        The update of one member alone.
-    params : tuple of SharedVariable
-    statistics : tuple of SharedVariable
-        What steps change beside parameters and states, such as running means.
-    outer : tuple of tuples of SharedVariable
-        The rule's vectors beside the centre; of each, a variable for every parameter.
-    first : dict
-        The states' first values, if meetings set them back to these.
-    at_centre : ElementwiseRecipe, optional
-        The optimizer at the centre; its states are `outer`.
-    resident : ResidentRecipe or None
-        The same update in the memory in which JAX computes, if values stay there between meetings.
-    """
-
-    flat: FlatRecipe
+    flat: FlatRecipe  # the update of one member alone
     params: tuple[SharedVariable, ...]
+    # what steps change beside parameters and states, such as running means
     statistics: tuple[SharedVariable, ...]
+    # the rule's vectors beside the centre; of each, a variable for every parameter
     outer: tuple[tuple[SharedVariable, ...], ...]
+    # the states' first values, if meetings set them back to these
     first: Mapping[SharedVariable, np.ndarray]
+    # the optimizer at the centre; its states are `outer`
     at_centre: ElementwiseRecipe | None = None
+    # the same update in the memory in which JAX computes, if values stay there between meetings
     resident: ResidentRecipe | None = None
 
     def shape(self, variable: SharedVariable) -> tuple[int, ...]:
@@ -52,19 +40,14 @@ class LocalRecipe:
 
 
 class LocalArrays:
-    """The vectors of a recipe: flat ones of many variables, then those of one variable each.
-
-    Attributes
-    ----------
-    kinds : list of str
-        What each vector holds: PARAMETER, STATE or STATISTIC.
-    """
+    """The vectors of a recipe: flat ones of many variables, then those of one variable each."""
 
     def __init__(self, recipe: LocalRecipe) -> None:
         self._recipe = recipe
         self._flat = Arrays(recipe.flat)
         units = recipe.flat.partition.units
         loose = [v for unit in units for v in unit.loose]
+        # what each vector holds: PARAMETER, STATE or STATISTIC
         self.kinds = [
             PARAMETER if role == 0 else STATE
             for roles in self._flat.roles

@@ -25,27 +25,19 @@ class OwnVariables:
     planned : Planned
     statistics : sequence of SharedVariable
         What steps change beside parameters and states, such as running means.
-
-    Attributes
-    ----------
-    everything : list of SharedVariable
-        Parameters and states.
-    moved : tuple of SharedVariable
-        The parameters that steps change.
-    statistics : tuple of SharedVariable
-    outer : tuple of tuples of SharedVariable
-        Vectors beside the centre; of each, a variable for every parameter.
-    settings : list of SharedVariable
-        Those of `planned`, and the statistics.
     """
 
     def __init__(self, planned: InstalledStep, statistics: Sequence[SharedVariable]) -> None:
         self._planned = planned
         plan = planned.plan
         self.statistics = tuple(statistics)
+        # parameters and states
         self.everything = [v for unit in plan.partition.units for v in unit.everything]
+        # the parameters that steps change
         self.moved = tuple(p for p in plan.params if p in self.everything)
+        # vectors beside the centre; of each, a variable for every parameter
         self.outer: tuple[tuple[SharedVariable, ...], ...] = ()
+        # those of `planned`, and the statistics
         self.settings = list(dict.fromkeys([*planned.settings, *self.statistics]))
 
     @property

@@ -18,15 +18,7 @@ Kind = tuple[tuple[int, ...], np.dtype]
 
 
 class MasterSets:
-    """Sets of Data, one for each batch that is read or in use.
-
-    Attributes
-    ----------
-    several : bool
-        Whether a batch is a tuple of Data.
-    skipped : int
-        Rows that were left out so far.
-    """
+    """Sets of Data, one for each batch that is read or in use."""
 
     def __init__(
         self,
@@ -37,8 +29,8 @@ class MasterSets:
         count: int,
         several: bool,
     ) -> None:
-        self.several = self._listed = several
-        self.skipped = 0
+        self.several = self._listed = several  # whether a batch is a tuple of Data
+        self.skipped = 0  # rows that were left out so far
         self.sets: list[tuple[Data, ...]] = []
         self.count = count
         self._group = group
@@ -87,19 +79,13 @@ class MasterSets:
 
 
 class MasterLoop:
-    """One epoch.
-
-    Attributes
-    ----------
-    rows : numpy.ndarray of int64
-        The rows of the batch that was taken last.
-    """
+    """One epoch."""
 
     def __init__(self, sets: MasterSets, reader: BatchReader, walk: EpochWalk) -> None:
         self._sets = sets
         self._reader = reader
         self._walk = walk
-        self.rows = np.zeros(0, np.int64)
+        self.rows = np.zeros(0, np.int64)  # the rows of the batch that was taken last
         self.start, self.stop, self.check = reader.start, reader.stop, reader.check
 
     def take(self, number: int) -> tuple[Data, ...] | None:

@@ -38,49 +38,26 @@ Kind = tuple[tuple[int, ...], str]
 
 @dataclass(frozen=True)
 class Job:
-    """A batch to read.
+    """A batch to read."""
 
-    Attributes
-    ----------
-    loop : int
-        The loop that asks; a reader drops what earlier loops have asked for.
-    epoch, number, start, stop : int
-        The epoch; the batch in it; where in the order of the epoch it begins and ends.
-    slot : int
-        The set of arrays to write to.
-    """
-
-    loop: int
+    loop: int  # the loop that asks; a reader drops what earlier loops have asked for
+    # the epoch; the batch in it; where in the order of the epoch it begins and ends
     epoch: int
     number: int
     start: int
     stop: int
-    slot: int
+    slot: int  # the set of arrays to write to
 
 
 @dataclass(frozen=True)
 class OpenReader(Command):
-    """Allocate the sets of a loader on each node, and give its leader the sources.
+    """Allocate the sets of a loader on each node, and give its leader the sources."""
 
-    Attributes
-    ----------
-    number : int
-        Of the reader.
-    sets : tuple of tuples of int
-        The numbers of the arrays of each set.
-    kinds : tuple
-        The shape of a row and the dtype, of each array.
-    sources : tuple
-        As the user gave them.
-    orders : Batches
-        With the orders of the rows.
-    """
-
-    number: int
-    sets: tuple[tuple[int, ...], ...]
-    kinds: tuple[Kind, ...]
-    sources: tuple[object, ...]
-    orders: Batches
+    number: int  # of the reader
+    sets: tuple[tuple[int, ...], ...]  # the numbers of the arrays of each set
+    kinds: tuple[Kind, ...]  # the shape of a row and the dtype, of each array
+    sources: tuple[object, ...]  # as the user gave them
+    orders: Batches  # with the orders of the rows
     sort: bool
 
     foreign = True

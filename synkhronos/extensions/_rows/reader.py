@@ -38,24 +38,13 @@ JOIN_SECONDS = 5.0  # to wait for the end of a read before the thread is abandon
 
 @dataclass
 class Read:
-    """A batch read by the thread.
+    """A batch read by the thread."""
 
-    Attributes
-    ----------
-    arrays : list
-        One for each Data; None where it has been written to its place.
-    several : bool
-        Whether a source has returned a tuple.
-    rows : numpy.ndarray of int64
-        The rows that were read.
-    lost : int
-        Rows that were left out, since a source could not read them.
-    """
-
+    # one for each Data; None where it has been written to its place
     arrays: list[np.ndarray | None]
-    several: bool
-    rows: np.ndarray
-    lost: int
+    several: bool  # whether a source has returned a tuple
+    rows: np.ndarray  # the rows that were read
+    lost: int  # rows that were left out, since a source could not read them
 
 
 class BatchReader:

@@ -16,19 +16,12 @@ _LONG_ROW_BYTES = 1 << 16  # one row of this size is worth reading ahead
 
 
 class Source:
-    """A source of rows: an object to index, or a function of an index.
-
-    Attributes
-    ----------
-    kind : tuple, or None
-        The shape of a row and the dtype, where they can be told before anything is read.
-    given : object
-        The user's.
-    """
+    """A source of rows: an object to index, or a function of an index."""
 
     def __init__(self, given: Any, number: int, rows: int) -> None:
-        self.given: Any = given
+        self.given: Any = given  # the user's
         self.label = f"source {number} ({type(given).__name__})"
+        # the shape of a row and the dtype, where they can be told before anything is read
         self.kind: tuple[tuple[int, ...], np.dtype] | None = None
         self._file: mmap.mmap | None = None
         self._plain = False  # take() reads only these rows; of other types it copies all rows first

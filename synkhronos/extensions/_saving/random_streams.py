@@ -40,14 +40,9 @@ class FetchStates(Collective):
 
 @dataclass(frozen=True)
 class SetStates(Collective):
-    """Give each member's generators their states.
+    """Give each member's generators their states."""
 
-    Attributes
-    ----------
-    states : tuple of tuple of str
-        One row for each rank; or only the master's row, from which the other streams follow.
-    """
-
+    # one row for each rank; or only the master's row, from which the other streams follow
     states: tuple[tuple[str, ...], ...]
 
     def act(self, member: Member) -> None:

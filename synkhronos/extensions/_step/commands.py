@@ -71,17 +71,10 @@ class LinkNodes(Command):
 
 @dataclass(frozen=True)
 class MakeNodeShared(Collective):
-    """Make variables node-shared: one array in all members of a node.
+    """Make variables node-shared: one array in all members of a node."""
 
-    Attributes
-    ----------
-    update : int
-        The number of the update whose arrays the variables take.
-    compared : tuple of int
-        Variables whose values may differ between members; unequal values raise InputError.
-    """
-
-    update: int
+    update: int  # the number of the update whose arrays the variables take
+    # variables whose values may differ between members; unequal values raise InputError
     compared: tuple[int, ...]
 
     def act(self, member: Member) -> None:

@@ -18,36 +18,21 @@ from synkhronos.extensions._step.partition import Partition
 
 @dataclass(frozen=True)
 class FlatRecipe:
-    """Everything that a member needs to make a node-shared update.
-
-    Attributes
-    ----------
-    shapes : dict of tuple
-        Of every parameter and state.
-    buckets : tuple of Bucket
-        One for each loop, then one for each parameter of the units that are updated whole.
-    owners : tuple of int
-        The member of the node that updates each whole unit.
-    members : int
-        Of the node.
-    exchange : Exchange, or None
-        How gradients travel between nodes.
-    order : tuple of tuple of int
-        Which gradients are told of while the others are computed, one group after the other; empty
-        if none is.
-    kept : tuple of SharedVariable
-        What the exchange keeps from step to step: residuals, by parameter; or a count of steps.
-    """
+    """Everything that a member needs to make a node-shared update."""
 
     partition: Partition
-    shapes: dict[SharedVariable, tuple[int, ...]]
+    shapes: dict[SharedVariable, tuple[int, ...]]  # of every parameter and state
+    # one for each loop, then one for each parameter of the units that are updated whole
     buckets: tuple[Bucket, ...]
-    owners: tuple[int, ...]
-    members: int
+    owners: tuple[int, ...]  # the member of the node that updates each whole unit
+    members: int  # of the node
     mode: ModeLike
     config: dict[str, object]
-    exchange: Exchange | None = None
+    exchange: Exchange | None = None  # how gradients travel between nodes
+    # what the exchange keeps from step to step: residuals, by parameter; or a count of steps
     kept: tuple[SharedVariable, ...] = ()
+    # which gradients are told of while the others are computed, one group after the other; empty if
+    # none is
     order: tuple[tuple[int, ...], ...] = ()
 
     def for_node(self, members: int) -> FlatRecipe:

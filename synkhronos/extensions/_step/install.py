@@ -17,15 +17,9 @@ from synkhronos._transport import serialization
 
 
 class MemberState:
-    """The base of what a member keeps of a training function: its update, and what that writes.
+    """The base of what a member keeps of a training function: its update, and what that writes."""
 
-    Attributes
-    ----------
-    leaves : list of array
-        The scalars of the update rule, which the master sets before a step.
-    """
-
-    leaves: list[np.ndarray]
+    leaves: list[np.ndarray]  # the scalars of the update rule, which the master sets before a step
 
     @property
     def joined(self) -> Sequence[tuple[Entry, np.ndarray | None]]:
@@ -42,18 +36,10 @@ class MemberState:
 
 @dataclass(frozen=True)
 class Install(Command):
-    """The base: give each member what it keeps of a training function, and compile the update.
+    """The base: give each member what it keeps of a training function, and compile the update."""
 
-    Attributes
-    ----------
-    recipe : bytes
-        Packed; the master has its own, as the command's input.
-    number : int
-        Of the training function.
-    """
-
-    recipe: bytes
-    number: int
+    recipe: bytes  # packed; the master has its own, as the command's input
+    number: int  # of the training function
 
     def allocate(self, recipe: Any, member: Member) -> MemberState:
         """Allocate arrays, and map those of the other members."""

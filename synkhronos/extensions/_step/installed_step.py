@@ -53,37 +53,18 @@ from synkhronos.extensions._step.same_rows import INTEGERS, SameRows
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """The parts of a training function.
+    """The parts of a training function."""
 
-    Attributes
-    ----------
-    function : Plan
-        Of the loss, the outputs and the gradients.
-    n_outputs : int
-        The loss and the user's outputs.
-    params : tuple of SharedVariable
-    goal : Objective
-    partition : Partition
-    rule : UpdateRule
-    exchange : Exchange, or None
-    inputs : tuple of Variable
-        Those with rows, as the user gave them.
-    aliases : tuple of str
-        Other names of the first inputs.
-    order : tuple of tuple of int
-        Of the gradients, as in a `FlatRecipe`.
-    """
-
-    function: Plan
-    n_outputs: int
+    function: Plan  # of the loss, the outputs and the gradients
+    n_outputs: int  # the loss and the user's outputs
     params: tuple[SharedVariable, ...]
     goal: Objective
     partition: Partition
     rule: UpdateRule
     exchange: Exchange | None
-    inputs: tuple[Variable, ...]
-    aliases: tuple[str, ...]
-    order: tuple[tuple[int, ...], ...] = ()
+    inputs: tuple[Variable, ...]  # those with rows, as the user gave them
+    aliases: tuple[str, ...]  # other names of the first inputs
+    order: tuple[tuple[int, ...], ...] = ()  # of the gradients, as in a `FlatRecipe`
 
     @property
     def partials(self) -> tuple[tuple[int, bool], ...]:
@@ -105,24 +86,6 @@ class InstalledStep:
     plan : TrainPlan
     command_of : callable, optional
         The command of a step, from its `Call`, as for `GroupFunction.call`.
-
-    Attributes
-    ----------
-    function : GroupFunction
-    number : int
-        Of the function, by which members know what they keep.
-    n_inputs : int
-    partials : tuple of (int, bool)
-        As for a `Step`.
-    kept : Kept
-        What the master keeps, once it is installed.
-    entries : sequence of (Entry, array)
-        The variables that all members have in common, as `MemberState.joined`.
-    states : list of SharedVariable
-        Of the update rule.
-    streams, settings : list of SharedVariable
-        As for a `TrainingFunction`.
-    same_rows : SameRows
     """
 
     def __init__(
@@ -133,15 +96,16 @@ class InstalledStep:
     ) -> None:
         self.group = group
         self.plan = plan
-        self.partials = plan.partials
-        self.kept: Any = None
+        self.partials = plan.partials  # as for a `Step`
+        self.kept: Any = None  # what the master keeps, once it is installed
+        # the variables that all members have in common, as `MemberState.joined`
         self.entries: Sequence[tuple[Entry, np.ndarray | None]] = ()
         self._member: Member | None = None  # that the update is installed in
         self._finish: Any = None
         self._command_of = command_of
         function, partition = plan.function, plan.partition
         self.function = GroupFunction(group, function, plan.n_outputs)
-        self.number = self.function.number
+        self.number = self.function.number  # of the function, by which members know what they keep
         self._measurements = Measurements(group, self.number)
         self.n_inputs = len(function.inputs)
         self._aliases = [name for name in plan.aliases if name not in function.names]
@@ -154,7 +118,8 @@ class InstalledStep:
                 )
         self.same_rows = SameRows(len(plan.inputs))
         states = [v for unit in partition.units for v in unit.everything if v not in plan.params]
-        self.states = [*states, *(v for v, _ in partition.states)]
+        self.states = [*states, *(v for v, _ in partition.states)]  # of the update rule
+        # as for a `TrainingFunction`
         self.streams = [s for s in function.shareds if isinstance(s.type, RandomType)]
         scalars = [leaf for leaf in partition.leaves if isinstance(leaf, SharedVariable)]
         named = {*plan.params, *self.states, *self.streams}

@@ -34,24 +34,15 @@ class ParameterPlacement:
 
 @dataclass(frozen=True)
 class Segment:
-    """A range of a bucket that one call updates.
+    """A range of a bucket that one call updates."""
 
-    Attributes
-    ----------
-    lo, hi : int
-        In elements of the bucket.
-    param : int, or None
-        The parameter whose gradient is read where it was computed, from element `at`.
-    at : int
-    use : int
-        Which of the loop's uses gives the scalars.
-    """
-
+    # in elements of the bucket
     lo: int
     hi: int
+    # the parameter whose gradient is read where it was computed, from element `at`
     param: int | None
     at: int
-    use: int
+    use: int  # which of the loop's uses gives the scalars
 
 
 @dataclass(frozen=True)
@@ -67,20 +58,11 @@ class Copy:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Units one after the other.
-
-    Attributes
-    ----------
-    placements : tuple of ParameterPlacement
-    length : int
-        Elements, rounded up to cache lines.
-    borders : tuple of int
-        Member r updates elements borders[r] to borders[r + 1].
-    """
+    """Units one after the other."""
 
     placements: tuple[ParameterPlacement, ...]
-    length: int
-    borders: tuple[int, ...]
+    length: int  # elements, rounded up to cache lines
+    borders: tuple[int, ...]  # member r updates elements borders[r] to borders[r + 1]
 
     def pieces(self, rank: int) -> list[tuple[int, int, ParameterPlacement]]:
         """The pieces of a member's chunk that hold elements: (lo, hi, placement)."""

@@ -26,21 +26,12 @@ from synkhronos.extensions.updates._slots import fitted_gradient, gradients
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss: what members compute of their rows, and how the gradient follows.
+    """A loss: what members compute of their rows, and how the gradient follows."""
 
-    Attributes
-    ----------
-    average : bool
-        Whether the members' gradients are averaged, weighted by rows, or summed.
-    gradients : list of Variable
-        Expressions that each member computes of its rows.
-    partials : tuple of (Variable, bool, Variable)
-        Reduced values that the factor and the direct terms need: the value, whether it is averaged
-        or summed, and its placeholder.
-    """
-
-    average: bool
-    gradients: list[Variable]
+    average: bool  # whether the members' gradients are averaged, weighted by rows, or summed
+    gradients: list[Variable]  # expressions that each member computes of its rows
+    # reduced values that the factor and the direct terms need: the value, whether it is averaged or
+    # summed, and its placeholder
     partials: tuple[tuple[Variable, bool, Variable], ...]
     factor: Variable | None = None
     direct: tuple[Variable | None, ...] = ()

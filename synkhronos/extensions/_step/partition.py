@@ -32,21 +32,12 @@ from synkhronos._errors import InputError, InputTypeError
 
 @dataclass(frozen=True)
 class Unit:
-    """Parameters that are updated together, and their states.
+    """Parameters that are updated together, and their states."""
 
-    Attributes
-    ----------
-    params : tuple of int
-        Which gradients belong to it; one, unless the rule mixes parameters.
-    variables : tuple of SharedVariable
-        The parameter, then its states of the same shape. Empty where there are several parameters.
-    loose : tuple of SharedVariable
-        All others.
-    """
-
-    params: tuple[int, ...]
+    params: tuple[int, ...]  # which gradients belong to it; one, unless the rule mixes parameters
+    # the parameter, then its states of the same shape. Empty where there are several parameters
     variables: tuple[SharedVariable, ...]
-    loose: tuple[SharedVariable, ...]
+    loose: tuple[SharedVariable, ...]  # all others
 
     @property
     def everything(self) -> tuple[SharedVariable, ...]:
@@ -64,23 +55,12 @@ class Use:
 
 @dataclass(frozen=True)
 class Loop:
-    """A computation over equally long vectors, of which any chunk can be done by itself.
+    """A computation over equally long vectors, of which any chunk can be done by itself."""
 
-    Attributes
-    ----------
-    gradient : Variable
-        Placeholder of the reduced gradient; a vector, as are `values`.
-    values : tuple of Variable
-        Placeholders of the parameter and the states of a unit.
-    scalars : tuple of Variable
-        Placeholders of derived scalars, which can differ between units.
-    outputs : tuple of Variable
-        New values of `values[i]` for i in `targets`; or totals of the vectors, 0-d.
-    """
-
-    gradient: Variable
-    values: tuple[Variable, ...]
-    scalars: tuple[Variable, ...]
+    gradient: Variable  # placeholder of the reduced gradient; a vector, as are `values`
+    values: tuple[Variable, ...]  # placeholders of the parameter and the states of a unit
+    scalars: tuple[Variable, ...]  # placeholders of derived scalars, which can differ between units
+    # new values of `values[i]` for i in `targets`; or totals of the vectors, 0-d
     outputs: tuple[Variable, ...]
     targets: tuple[int, ...]
     uses: tuple[Use, ...] = ()
@@ -104,16 +84,10 @@ class Loop:
 
 @dataclass(frozen=True)
 class Level:
-    """Totals that depend on those of earlier levels only.
-
-    Attributes
-    ----------
-    loops : tuple of Loop
-    combines : tuple of str
-        For each total, in the order of loops, uses and outputs: "sum", "prod", "min" or "max".
-    """
+    """Totals that depend on those of earlier levels only."""
 
     loops: tuple[Loop, ...]
+    # for each total, in the order of loops, uses and outputs: "sum", "prod", "min" or "max"
     combines: tuple[str, ...]
 
 
@@ -136,33 +110,17 @@ class WholeUpdate:
 
 @dataclass(frozen=True)
 class Partition:
-    """A partitioned update rule.
-
-    Attributes
-    ----------
-    units : tuple of Unit
-    leaves : tuple of Variable
-        0-d shared variables and call inputs that the graphs depend on.
-    levels : tuple of Level
-    totals : tuple of Variable
-        Placeholders of the totals, level after level, in `scalars` and `states`.
-    scalars : tuple of Variable
-        Derived scalars: expressions of leaves and totals.
-    loops : tuple of Loop
-        The updates of elementwise units.
-    whole_updates : tuple of WholeUpdate
-        The updates of the others.
-    states : tuple of (SharedVariable, Variable)
-        0-d states of the whole rule (a count of steps), and their new values.
-    """
+    """A partitioned update rule."""
 
     units: tuple[Unit, ...]
-    leaves: tuple[Variable, ...]
+    leaves: tuple[Variable, ...]  # 0-d shared variables and call inputs that the graphs depend on
     levels: tuple[Level, ...]
+    # placeholders of the totals, level after level, in `scalars` and `states`
     totals: tuple[Variable, ...]
-    scalars: tuple[Variable, ...]
-    loops: tuple[Loop, ...]
-    whole_updates: tuple[WholeUpdate, ...]
+    scalars: tuple[Variable, ...]  # derived scalars: expressions of leaves and totals
+    loops: tuple[Loop, ...]  # the updates of elementwise units
+    whole_updates: tuple[WholeUpdate, ...]  # the updates of the others
+    # 0-d states of the whole rule (a count of steps), and their new values
     states: tuple[tuple[SharedVariable, Variable], ...]
 
 

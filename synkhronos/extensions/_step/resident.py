@@ -41,14 +41,7 @@ from synkhronos.extensions._step.update import Step, weights_of
 
 
 class Resident(MemberState):
-    """A member's parameters and states, and the program that updates them.
-
-    Attributes
-    ----------
-    entries : list of Entry
-    owned : dict of array
-        By the number of a variable, an array without other references: it may be overwritten.
-    """
+    """A member's parameters and states, and the program that updates them."""
 
     def __init__(
         self,
@@ -61,6 +54,7 @@ class Resident(MemberState):
         self.entries = entries
         self.leaves = leaves
         self.fused: Fused | None = None
+        # by the number of a variable, an array without other references: it may be overwritten
         self._owned = owned
         self._sizes = [int(np.prod(s, dtype=np.int64)) for s in recipe.of_places]
         kinds: list[Any] = [p.type for p in recipe.places]
@@ -189,14 +183,9 @@ class InstallResidentUpdate(Install):
 
 @dataclass(frozen=True)
 class MakeEqual(Collective):
-    """Give variables the master's values in all members of a group on GPUs.
+    """Give variables the master's values in all members of a group on GPUs."""
 
-    Attributes
-    ----------
-    compared : tuple of int
-        Variables whose values may differ between members; unequal values raise InputError.
-    """
-
+    # variables whose values may differ between members; unequal values raise InputError
     compared: tuple[int, ...]
 
     def act(self, member: Member) -> None:

@@ -14,22 +14,12 @@ from synkhronos._proofs.reductions import Reduction, accumulator
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """An update rule applied to reduced gradients.
+    """An update rule applied to reduced gradients."""
 
-    Attributes
-    ----------
-    places : tuple of Variable
-        Stand for the gradients over all rows, one for each parameter.
-    updates : tuple of (SharedVariable, Variable)
-    params : tuple of SharedVariable
-    leaves : tuple of Variable
-        0-d variables that the graphs depend on.
-    """
-
-    places: tuple[Variable, ...]
+    places: tuple[Variable, ...]  # stand for the gradients over all rows, one for each parameter
     updates: tuple[tuple[SharedVariable, Variable], ...]
     params: tuple[SharedVariable, ...]
-    leaves: tuple[Variable, ...] = ()
+    leaves: tuple[Variable, ...] = ()  # 0-d variables that the graphs depend on
 
     def recipe(self, mode: ModeLike, config: dict[str, object]) -> ResidentRecipe:
         """The recipe for members whose parameters lie in GPU memory."""
@@ -42,27 +32,15 @@ class UpdateRule:
 
 @dataclass(frozen=True)
 class ResidentRecipe:
-    """Everything that a member needs to update parameters in its own memory.
+    """Everything that a member needs to update parameters in its own memory."""
 
-    Attributes
-    ----------
-    places : tuple of Variable
-        Stand for the gradients over all rows, one for each parameter, of its type.
-    updates : tuple of (SharedVariable, Variable)
-        Parameters and states, and their new values.
-    leaves : tuple of Variable
-        The rule's scalars.
-    of_places : tuple of tuple
-        The shapes of `places`.
-    shapes : tuple of tuple
-        The shapes of the updated variables.
-    """
-
+    # stand for the gradients over all rows, one for each parameter, of its type
     places: tuple[Variable, ...]
+    # parameters and states, and their new values
     updates: tuple[tuple[SharedVariable, Variable], ...]
-    leaves: tuple[Variable, ...]
-    of_places: tuple[tuple[int, ...], ...]
-    shapes: tuple[tuple[int, ...], ...]
+    leaves: tuple[Variable, ...]  # the rule's scalars
+    of_places: tuple[tuple[int, ...], ...]  # the shapes of `places`
+    shapes: tuple[tuple[int, ...], ...]  # the shapes of the updated variables
     mode: ModeLike
     config: dict[str, object]
 

@@ -11,38 +11,21 @@ from synkhronos.extensions._rows.batches import Batches
 
 
 class StepReport(NamedTuple):
-    """The work since the report before.
+    """The work since the report before."""
 
-    Attributes
-    ----------
-    loss : float
-        The mean over `counted` rows; NaN if it is not known yet.
-    rows, steps : int
-    counted : int
-        The rows of the loss. Members that train apart tell it at their end, for all their rows.
-    part : str
-        The name of the function that has made the step, where several take turns.
-    """
-
-    loss: float
+    loss: float  # the mean over `counted` rows; NaN if it is not known yet
     rows: int
     steps: int
+    # the rows of the loss. Members that train apart tell it at their end, for all their rows
     counted: int
-    part: str = ""
+    part: str = ""  # the name of the function that has made the step, where several take turns
 
 
 class Rows(ABC):
-    """The base of what an epoch is made of: batches as the inputs of steps.
-
-    Attributes
-    ----------
-    batches : Batches
-    fixed : tuple of Data, or None
-        All rows, where they are in shared memory.
-    """
+    """The base of what an epoch is made of: batches as the inputs of steps."""
 
     batches: Batches
-    fixed: tuple[Data, ...] | None
+    fixed: tuple[Data, ...] | None  # all rows, where they are in shared memory
 
     @abstractmethod
     def __iter__(self) -> Iterator[tuple[tuple[object, ...], object, int]]:

@@ -25,41 +25,22 @@ from synkhronos.rules._base import By, Rule
 
 
 class TrainingFunction(ABC):
-    """The base of what trains.
-
-    Attributes
-    ----------
-    group : Group
-    name : str
-        Its name, or where it was made.
-    mode
-        The compilation mode that it was made with; None: PyTensor's default.
-    inputs : list of Variable
-        Those with rows.
-    params, state, streams, settings : list of SharedVariable
-        Parameters; states of the update rule; random generators; what else a step reads or changes.
-    same_rows : SameRows
-        Looks at the batches of calls.
-    rule : Rule or None
-        By which members train apart.
-    repeatable : bool
-        Of the class: whether the same calls make the same steps.
-    one_model : bool
-        Of the class: whether the variables hold what all members train. If not, each member trains
-        values of its own, and `Alternate` brings them together.
-    """
+    """The base of what trains."""
 
     group: Group
-    name: str
-    mode: ModeLike
-    inputs: list[Variable]
+    name: str  # its name, or where it was made
+    mode: ModeLike  # the compilation mode that it was made with; None: PyTensor's default
+    inputs: list[Variable]  # those with rows
+    # parameters; states of the update rule; random generators; what else a step reads or changes
     params: list[SharedVariable]
     state: list[SharedVariable]
     streams: list[SharedVariable]
     settings: list[SharedVariable]
-    same_rows: SameRows
-    rule: Rule | None = None
-    repeatable: ClassVar[bool] = True
+    same_rows: SameRows  # looks at the batches of calls
+    rule: Rule | None = None  # by which members train apart
+    repeatable: ClassVar[bool] = True  # of the class: whether the same calls make the same steps
+    # of the class: whether the variables hold what all members train. If not, each member trains
+    # values of its own, and `Alternate` brings them together
     one_model: ClassVar[bool] = True
     _measured: Sequence[InstalledStep] = ()  # the functions whose steps have clocks
 

@@ -60,21 +60,12 @@ _NEUTRAL = {"sum": 0.0, "prod": 1.0, "min": np.inf, "max": -np.inf}
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of one update, beside the gradients in the flat vectors.
+    """The inputs of one update, beside the gradients in the flat vectors."""
 
-    Attributes
-    ----------
-    flat : list of array, or None
-        This member's gradients, where they were computed. None: all are in the flat vectors.
-    weights : list of float
-        The weight of each member's gradient.
-    leaves : list of array
-        The values of the rule's scalars, 0-d.
-    """
-
+    # this member's gradients, where they were computed. None: all are in the flat vectors
     flat: list[np.ndarray] | None
-    weights: list[float]
-    leaves: list[np.ndarray]
+    weights: list[float]  # the weight of each member's gradient
+    leaves: list[np.ndarray]  # the values of the rule's scalars, 0-d
 
 
 @dataclass
@@ -91,17 +82,9 @@ class _Call:
 
 
 class FlatUpdate(MemberState, Ending):
-    """A node-shared update in one member.
+    """A node-shared update in one member."""
 
-    Attributes
-    ----------
-    views : dict
-        The node-shared array of each parameter and state.
-    entries : list of (Entry, array)
-        The same, as this member knows the variables.
-    """
-
-    entries: list[tuple[Entry, np.ndarray]]
+    entries: list[tuple[Entry, np.ndarray]]  # `views`, as this member knows the variables
 
     def __init__(
         self,
@@ -122,6 +105,7 @@ class FlatUpdate(MemberState, Ending):
         self._members = len(self._gradients)
         self._mine = gradients[rank]
         self._held = values  # keeps the owner's memory alive
+        # the node-shared array of each parameter and state
         self._buckets, self.views = Arrays(recipe).sorted(values)
         kept = [self.views[v] for v in recipe.kept]
         self.sparse: SparseSum | None = None
@@ -523,20 +507,13 @@ def _flat(gradient: object) -> np.ndarray:
 class Step(ExtendedCall):
     """A training step in one round: gradients, their reduction, the update of all chunks.
 
-    Attributes
-    ----------
-    call : Call
-        It computes outputs, and gradients as extra outputs.
-    update : int
-    average : bool
-        Whether the gradient over all rows is the mean, weighted by rows, or the sum.
-    partials : tuple of (int, bool)
-        The call's first extra outputs are partial values of the loss. For each: the leaf that its
-        reduced value replaces, and whether it is averaged or summed.
+    `call` computes outputs, and gradients as extra outputs.
     """
 
     update: int
-    average: bool
+    average: bool  # whether the gradient over all rows is the mean, weighted by rows, or the sum
+    # the call's first extra outputs are partial values of the loss. For each: the leaf that its
+    # reduced value replaces, and whether it is averaged or summed
     partials: tuple[tuple[int, bool], ...]
 
     def run(self, member: Member) -> object:

@@ -26,23 +26,13 @@ Hyper = Any  # a number or a 0-d variable
 
 @dataclass(frozen=True)
 class Slot:
-    """A parameter, its gradient, and the value from which its step starts.
-
-    Attributes
-    ----------
-    grad : variable
-        With the coupled decay.
-    start : variable
-        The parameter less the decoupled decay.
-    taken : set of str
-        The names that states have.
-    """
+    """A parameter, its gradient, and the value from which its step starts."""
 
     param: Any
-    grad: Variable
-    start: object
+    grad: Variable  # with the coupled decay
+    start: object  # the parameter less the decoupled decay
     name: str
-    taken: set[str]
+    taken: set[str]  # the names that states have
 
     def num(self, value: Hyper) -> Any:
         """A number in the parameter's dtype."""

@@ -57,10 +57,6 @@ class Words:
         They tell the seed and the number of rows.
     shared : bool
         All members see them.
-
-    Attributes
-    ----------
-    all : Data; numpy.ndarray if not shared
     """
 
     def __init__(self, batches: Batches, shared: bool) -> None:

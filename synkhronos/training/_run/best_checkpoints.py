@@ -34,18 +34,13 @@ class BestCheckpoints:
         Of the folder.
     metric : str
     mode : {"min", "max"}
-
-    Attributes
-    ----------
-    kept : list of (float, int)
-        Values and steps, the best one first.
     """
 
     def __init__(self, files: Checkpoints, metric: str, mode: Mode) -> None:
         self._files = files
         self._metric = metric
         self._mode = mode
-        self.kept = self._ranked(self._written())
+        self.kept = self._ranked(self._written())  # values and steps, the best one first
 
     @classmethod
     def of(cls, run: RunControl, metric: str, mode: Mode, owner: object) -> BestCheckpoints | None:

@@ -36,14 +36,6 @@ class Feed(Rows):
         As for `Loader`.
     augmented : bool
         The words of the epoch's rows are one more argument, the last one.
-
-    Attributes
-    ----------
-    batches : Batches
-    fixed : tuple of Data, or None
-        All rows, where they are in shared memory.
-    latest : tuple
-        The inputs of the latest step, and the batch of them.
     """
 
     def __init__(
@@ -56,7 +48,8 @@ class Feed(Rows):
         augmented: bool = False,
     ) -> None:
         self.batches = batches
-        self.fixed: tuple[Data, ...] | None = None
+        self.fixed: tuple[Data, ...] | None = None  # all rows, where they are in shared memory
+        # the inputs of the latest step, and the batch of them
         self.latest: tuple[tuple[object, ...], object] = ((), None)
         self._loader: Loader | None = None
         fits = _in_memory(given)

@@ -46,11 +46,6 @@ class Guard:
         Up to five steps in a row may be left out.
     folder : Path, or None
         For the rows that are found.
-
-    Attributes
-    ----------
-    skipped : int
-        Steps that were left out so far, also in earlier runs.
     """
 
     def __init__(self, train: Any, skips: bool, folder: Path | None) -> None:
@@ -60,7 +55,7 @@ class Guard:
         self._counts = skips_in(train.state)
         self._in_a_row = 0
         self._statistics: list[tuple[Any, object]] = []
-        self.skipped = self._counted()
+        self.skipped = self._counted()  # steps that were left out so far, also in earlier runs
 
     @property
     def counts(self) -> bool:

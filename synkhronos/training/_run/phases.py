@@ -20,17 +20,13 @@ class PhaseTimes:
     feed : Feed
     position : Position
         Its seconds are those of the epoch.
-
-    Attributes
-    ----------
-    compiling : float
-        Seconds of the epoch's step that compiles, which no member's clock counts.
     """
 
     def __init__(self, train: TrainingFunction, feed: Feed, position: Position) -> None:
         self._train = train
         self._feed = feed
         self._position = position
+        # seconds of the epoch's step that compiles, which no member's clock counts
         self.compiling = 0.0
         self._measured = position.seconds  # of an epoch that is resumed: by an earlier process
         self._before = train.seconds()

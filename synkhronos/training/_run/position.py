@@ -10,33 +10,17 @@ from typing import Any
 
 @dataclass
 class Position:
-    """Counts of a run, and the sum of the losses of the current epoch.
+    """Counts of a run, and the sum of the losses of the current epoch."""
 
-    Attributes
-    ----------
-    step : int
-        Steps so far.
-    epoch : int
-        The current epoch, from 0; between epochs, the next one.
-    rows : int
-        Rows of the epoch so far.
-    all_rows : int
-        Rows of all epochs so far.
-    loss, counted : float, int
-        The sum of the losses of rows, and the rows in it: those of steps with a finite loss.
-    seconds : float
-        Of training, in the epoch so far, with the compiling of its first step.
-    parts : dict of str to [float, int]
-        Of functions that take turns, by name: as `loss` and `counted`, of each one's steps.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    rows: int = 0
-    all_rows: int = 0
+    step: int = 0  # steps so far
+    epoch: int = 0  # the current epoch, from 0; between epochs, the next one
+    rows: int = 0  # rows of the epoch so far
+    all_rows: int = 0  # rows of all epochs so far
+    # the sum of the losses of rows, and the rows in it: those of steps with a finite loss
     loss: float = 0.0
     counted: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of training, in the epoch so far, with the compiling of its first step
+    # of functions that take turns, by name: as `loss` and `counted`, of each one's steps
     parts: dict[str, list[Any]] = field(default_factory=dict)
 
     @property

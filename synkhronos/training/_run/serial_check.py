@@ -31,11 +31,6 @@ class SerialCheck:
         As for `fit`.
     rows_of : callable
         Gives the arguments and rows of the latest step.
-
-    Attributes
-    ----------
-    compared : list of float
-        For each step the relative difference of the losses.
     """
 
     def __init__(
@@ -50,7 +45,7 @@ class SerialCheck:
         clip: Any = None,
         **options: Any,
     ) -> None:
-        self.compared: list[float] = []
+        self.compared: list[float] = []  # for each step the relative difference of the losses
         self._steps = steps
         self._params = list(params)
         places = roots(inputs)

@@ -28,15 +28,10 @@ class Signals:
     ----------
     saved : bool
         Whether checkpoints are written, so that SIGTERM and SIGUSR1 are noted too.
-
-    Attributes
-    ----------
-    received : int
-        The number of the signal; 0 if there was none.
     """
 
     def __init__(self, saved: bool) -> None:
-        self.received = 0
+        self.received = 0  # the number of the signal; 0 if there was none
         self._noted = [signal.SIGINT]
         if saved:
             self._noted += [signal.SIGTERM, signal.SIGUSR1]

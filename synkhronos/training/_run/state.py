@@ -18,36 +18,18 @@ class RunState:
     """How far a run is, what it has found, who is told, and why it ends.
 
     Both the trainer and the loop have it, so the loop needs no trainer.
-
-    Attributes
-    ----------
-    train : TrainingFunction
-    subscribers : Subscribers
-    evaluation : Evaluation, or None
-        Of the metrics; None without any.
-    position : Position
-    history : History
-    reason : str
-        Why the run ends; empty while it goes on, and after an exception.
-    completed : bool
-        Whether the run has ended by `stop` or after all epochs.
-    saved : bool
-        Whether a checkpoint has the latest end of an epoch.
-    token : str
-        What no other run has.
-    claims : dict
-        Whose the folders are that callbacks have in the run's folder, by their names.
     """
 
     train: TrainingFunction
     subscribers: Subscribers
-    evaluation: Evaluation | None = None
+    evaluation: Evaluation | None = None  # of the metrics; None without any
     position: Position = field(default_factory=Position)
     history: History = field(default_factory=History)
-    reason: str = ""
-    completed: bool = False
-    saved: bool = True
-    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    reason: str = ""  # why the run ends; empty while it goes on, and after an exception
+    completed: bool = False  # whether the run has ended by `stop` or after all epochs
+    saved: bool = True  # whether a checkpoint has the latest end of an epoch
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)  # what no other run has
+    # whose the folders are that callbacks have in the run's folder, by their names
     claims: dict[str, object] = field(default_factory=dict)
 
     @property

@@ -17,14 +17,10 @@ class StepClock:
     ----------
     set_aside : callable
         Is told of the seconds that are no step's.
-
-    Attributes
-    ----------
-    latest : float
-        When the latest step ended, in seconds of `time.monotonic`, later by what was aside since.
     """
 
     def __init__(self, set_aside: Callable[[float], None]) -> None:
+        # when the latest step ended, in seconds of `time.monotonic`, later by what was aside since
         self.latest = 0.0
         self._set_aside = set_aside
         self._left: float | None = None

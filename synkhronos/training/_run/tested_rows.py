@@ -15,15 +15,11 @@ class TestedRows:
     Parameters
     ----------
     rows : as data
-
-    Attributes
-    ----------
-    found : dict
-        "before" and "after": the metrics by their names.
     """
 
     def __init__(self, rows: object) -> None:
         self._rows = rows
+        # "before" and "after": the metrics by their names
         self.found: dict[str, dict[str, Any]] = {}
 
     def on_start(self, event: Event) -> None:

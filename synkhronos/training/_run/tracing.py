@@ -13,20 +13,14 @@ _FIRST = 2  # steps that are not traced: they compile, and fill buffers
 
 
 class TracedSteps:
-    """A callback that traces a number of steps, and writes the trace to the run's folder.
-
-    Attributes
-    ----------
-    trace : Trace
-        Empty until the steps are made.
-    """
+    """A callback that traces a number of steps, and writes the trace to the run's folder."""
 
     def __init__(self, steps: int, folder: Path | None) -> None:
         self._steps = steps
         self._path = None if folder is None else folder / FILE
         self._made = 0
         self._open = contextlib.ExitStack()
-        self.trace = Trace()
+        self.trace = Trace()  # empty until the steps are made
 
     def on_step(self, event: Event) -> None:
         """Begin after the first steps; end after the steps to trace."""

@@ -25,15 +25,7 @@ from synkhronos.training._run.events import Event
 
 
 class Watch(ABC):
-    """Looks at one value; those with the prefix ``val_`` come with validations, others with epochs.
-
-    Attributes
-    ----------
-    mode : {"min", "max"} or None
-        Which values are better; None while it is not known.
-    best : float
-        The best value so far; infinite before the first one.
-    """
+    """Looks at one value: with the prefix ``val_`` it comes with validations, else with epochs."""
 
     _example = '{name}("{metric}", mode="min")'
 
@@ -45,6 +37,7 @@ class Watch(ABC):
             )
         check_word(f"{type(self).__name__}: mode", mode, ("min", "max", None))
         self.metric = metric
+        # which values are better; None while it is not known
         self.mode = mode or usual_mode(metric)
         self._given = mode
         self._runs: list[str] = []  # by their tokens; the last one is the current one
@@ -114,6 +107,7 @@ class Watch(ABC):
 
     def _begin(self) -> None:
         """Forget what an earlier run has found."""
+        # the best value so far; infinite before the first one
         self.best = math.inf if self.mode == "min" else -math.inf
 
     @abstractmethod

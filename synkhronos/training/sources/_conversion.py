@@ -28,25 +28,13 @@ type Place = tuple[int, str]  # a line of the file, and what is there
 
 @dataclass(frozen=True)
 class Column:
-    """The type of a column, and what is odd about its texts.
+    """The type of a column, and what is odd about its texts."""
 
-    Attributes
-    ----------
-    kind : int
-        A position in `_TYPES`.
-    holes : int
-        Fields in which there is nothing; `hole` is the line of the first.
-    text : tuple, optional
-        The first field that is no number, if there is one.
-    digits : tuple, optional
-        The first number that is not among the floats of its column.
-    """
-
-    kind: int = 0
-    holes: int = 0
+    kind: int = 0  # a position in `_TYPES`
+    holes: int = 0  # fields in which there is nothing; `hole` is the line of the first
     hole: int = 0
-    text: Place | None = None
-    digits: Place | None = None
+    text: Place | None = None  # the first field that is no number, if there is one
+    digits: Place | None = None  # the first number that is not among the floats of its column
 
 
 def convert(path: str, dialect: Dialect, target: Path) -> None:

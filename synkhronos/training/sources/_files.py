@@ -44,23 +44,13 @@ class NotNumbers(TypeError):
 
 
 class Format(ABC):
-    """A kind of file. It is small and can be pickled.
+    """A kind of file. It is small and can be pickled."""
 
-    Attributes
-    ----------
-    name : str
-        Of the reader, for messages.
-    kept : bool
-        Whether decoded blocks are worth keeping. Views of mapped files never are.
-    endings : tuple of str
-        Of the files that a folder stands for; without them a folder is a path as any other.
-    mixed : bool
-        Whether files may differ in their dtype: rows then have the common one, by `cast`.
-    """
-
-    name: str
-    kept = True
+    name: str  # of the reader, for messages
+    kept = True  # whether decoded blocks are worth keeping. Views of mapped files never are
+    # of the files that a folder stands for; without them a folder is a path as any other
     endings: ClassVar[tuple[str, ...]] = ()
+    # whether files may differ in their dtype: rows then have the common one, by `cast`
     mixed = False
 
     def place(self, path: str, cache: str | None, described: str = "") -> str:

@@ -33,22 +33,14 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a file is written.
+    """How a file is written."""
 
-    Attributes
-    ----------
-    separator, decimal : str
-        Between two fields, and before the decimals of a number.
-    header : bool
-        Whether the first line has the names of the columns; else these are "0", "1", ...
-    skip_lines : int
-        Lines before the header, or before the first row.
-    """
-
+    # between two fields, and before the decimals of a number
     separator: str = ","
     decimal: str = "."
+    # whether the first line has the names of the columns; else these are "0", "1", ...
     header: bool = True
-    skip_lines: int = 0
+    skip_lines: int = 0  # lines before the header, or before the first row
 
 
 @dataclass(frozen=True)

@@ -18,20 +18,11 @@ _MEAN, _SPREAD = [125.3, 123.0, 113.9], [63.0, 62.1, 66.7]
 
 
 class Rows(NamedTuple):
-    """The known facts about the rows.
+    """The known facts about the rows."""
 
-    Attributes
-    ----------
-    training : int, or None
-        Rows of an epoch, if known.
-    validated : bool
-        Whether the old program had rows for validation.
-    pixels : mapping, or None
-        If rows are images of bytes: the mean and the scale to normalise them by.
-    """
-
-    training: int | None
-    validated: bool
+    training: int | None  # rows of an epoch, if known
+    validated: bool  # whether the old program had rows for validation
+    # if rows are images of bytes: the mean and the scale to normalise them by
     pixels: dict[str, object] | None = None
 
 

@@ -33,19 +33,12 @@ _NUMBERS = (*SETTINGS, "momentum", "weight_decay")
 
 @dataclass(frozen=True)
 class OldModel:
-    """The contents of a model file.
-
-    Attributes
-    ----------
-    file : str
-    methods : list of str
-        Names of METHODS that the class has; without the file those of the documentation.
-    settings : dict
-        The numbers that the module sets, by the names of `SETTINGS`, momentum and weight_decay.
-    """
+    """The contents of a model file."""
 
     file: str
+    # names of METHODS that the class has; without the file those of the documentation
     methods: list[str] = field(default_factory=lambda: list(_DOCUMENTED))
+    # the numbers that the module sets, by the names of `SETTINGS`, momentum and weight_decay
     settings: dict[str, Any] = field(default_factory=dict)
 
 

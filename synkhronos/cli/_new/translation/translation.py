@@ -30,17 +30,11 @@ class Translation:
     folder : path
         The folder of the config: relative paths of the old line begin at the working folder, those
         of the config at this one.
-
-    Attributes
-    ----------
-    table : dict
-    left : list of str
-        The options without a counterpart, and why.
     """
 
     def __init__(self, system: str, line: Sequence[str], folder: Path) -> None:
         self.table: dict[str, Any] = {}
-        self.left: list[str] = []
+        self.left: list[str] = []  # the options without a counterpart, and why
         self._comments: dict[str, str] = {}
         self._system = system
         self._line = shlex.join(line)

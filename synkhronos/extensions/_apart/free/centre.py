@@ -16,23 +16,14 @@ _ORDERED = platform.machine() in ("x86_64", "AMD64")
 
 @dataclass
 class Version:
-    """The vectors of one version.
+    """The vectors of one version."""
 
-    Attributes
-    ----------
-    vectors : list of list of vector
-        For each vector of the parameters: it, the rule's vectors beside it, then the states of the
-        optimizer at the centre.
-    statistics : list of vector
-    counts : vector
-        The rule's counts.
-    scalars : vector
-        The 0-d states of the optimizer at the centre.
-    """
-
+    # for each vector of the parameters: it, the rule's vectors beside it, then the states of the
+    # optimizer at the centre
     vectors: list[list[np.ndarray]]
     statistics: list[np.ndarray]
-    counts: np.ndarray
+    counts: np.ndarray  # the rule's counts
+    # the 0-d states of the optimizer at the centre
     scalars: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 

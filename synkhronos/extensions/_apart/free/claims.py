@@ -16,29 +16,17 @@ from synkhronos.extensions._rows.batches import Batches
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """The batches of several epochs, by number.
+    """The batches of several epochs, by number."""
 
-    Attributes
-    ----------
-    state : dict
-        Of the Batches at first: it may be in the middle of an epoch.
-    size, last
-        As for the Batches.
-    first, others : int
-        Batches of the first epoch, and of every other one.
-    total : int
-        Batches in all.
-    orders : Batches
-        With the same orders.
-    """
-
-    state: dict[str, Any]
+    state: dict[str, Any]  # of the Batches at first: it may be in the middle of an epoch
+    # as for the Batches
     size: int
     last: object
+    # batches of the first epoch, and of every other one
     first: int
     others: int
-    total: int
-    orders: Batches
+    total: int  # batches in all
+    orders: Batches  # with the same orders
 
     @staticmethod
     def of(batches: Batches, epochs: int) -> BatchOrder:

@@ -18,15 +18,9 @@ from synkhronos.rules._base import FreeRule
 
 @dataclass(frozen=True)
 class InstallFree(Install):
-    """Give each member values of its own, and the group a centre.
+    """Give each member values of its own, and the group a centre."""
 
-    Attributes
-    ----------
-    rule : FreeRule
-        With its numbers for this group, and without an optimizer at the centre.
-    """
-
-    rule: FreeRule
+    rule: FreeRule  # with its numbers for this group, and without an optimizer at the centre
 
     def allocate(self, recipe: LocalRecipe, member: Member) -> FreeState:
         """Allocate the member's vectors, and in the leader those of the centre."""

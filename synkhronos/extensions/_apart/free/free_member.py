@@ -40,30 +40,15 @@ BLOCK = 1 << 16  # elements; what an exchange reads and writes of them stays in 
 
 @dataclass(frozen=True)
 class Assignment:
-    """The work of all members of a run.
+    """The work of all members of a run."""
 
-    Attributes
-    ----------
-    call : Call
-        Of the loss and the gradients, with the Data; the rows are replaced.
-    average : bool
-    partials : tuple of (int, bool)
-        As for a `Step`.
-    order : BatchOrder
-    fixed : bool
-        Each member uses its own batches, whatever the speeds are.
-    record : bool
-        Members keep a log of their exchanges.
-    begin, count : int
-        The first batch, and how many follow it; default: all.
-    """
-
-    call: Call
+    call: Call  # of the loss and the gradients, with the Data; the rows are replaced
     average: bool
-    partials: tuple[tuple[int, bool], ...]
+    partials: tuple[tuple[int, bool], ...]  # as for a `Step`
     order: BatchOrder
-    fixed: bool = False
-    record: bool = False
+    fixed: bool = False  # each member uses its own batches, whatever the speeds are
+    record: bool = False  # members keep a log of their exchanges
+    # the first batch, and how many follow it; default: all
     begin: int = 0
     count: int | None = None
 
@@ -75,64 +60,33 @@ class Assignment:
 
 @dataclass
 class Slot:
-    """The page of one member for the others: its parameters, then statistics.
+    """The page of one member for the others: its parameters, then statistics."""
 
-    Attributes
-    ----------
-    now : list of vector
-        As they are.
-    sent : list of vector
-        In its latest message.
-    shown : list of vector
-        When the master has last asked for them.
-    """
-
-    now: list[np.ndarray]
-    sent: list[np.ndarray]
-    shown: list[np.ndarray]
+    now: list[np.ndarray]  # as they are
+    sent: list[np.ndarray]  # in its latest message
+    shown: list[np.ndarray]  # when the master has last asked for them
 
 
 @dataclass
 class Shared:
-    """The vectors in common with the others, and those of a member.
-
-    Attributes
-    ----------
-    pages : list of Page
-    centre : Centre
-    w : list of vector
-        This member's parameters.
-    statistics : list of vector
-    numbers : memoryview
-        How often the master has set the rule's numbers, and the numbers.
-    slots : list of Slot
-        Of each member, if members send their parameters to one another.
-    optimizer : ElementwiseUpdate, optional
-        At the centre.
-    """
+    """The vectors in common with the others, and those of a member."""
 
     pages: list[Page]
     centre: Centre
-    w: list[np.ndarray]
+    w: list[np.ndarray]  # this member's parameters
     statistics: list[np.ndarray]
-    numbers: memoryview
+    numbers: memoryview  # how often the master has set the rule's numbers, and the numbers
+    # of each member, if members send their parameters to one another
     slots: list[Slot] = field(default_factory=list)
-    optimizer: ElementwiseUpdate | None = None
+    optimizer: ElementwiseUpdate | None = None  # at the centre
 
 
 class FreeMember:
-    """The base: a member that claims rows and steps; rules differ in what follows a step.
+    """The base: a member that claims rows and steps; rules differ in what follows a step."""
 
-    Attributes
-    ----------
-    at_centre : bool
-        The members' parameters and statistics are the centre's own, which they change in place.
-    sends : bool
-        Members send their parameters to one another.
-    """
-
+    # the members' parameters and statistics are the centre's own, which they change in place
     at_centre: ClassVar[bool] = False
-    sends: ClassVar[bool] = False
+    sends: ClassVar[bool] = False  # members send their parameters to one another
 
     def __init__(
         self,

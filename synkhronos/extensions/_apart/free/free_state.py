@@ -27,23 +27,7 @@ FREE_MEMBERS: dict[Way, type[FreeMember]] = {
 
 
 class FreeState(MemberState):
-    """The state of a training function with a free rule, in a member.
-
-    Attributes
-    ----------
-    rule : FreeRule
-    local : OwnValues
-    settings : list of array
-        As `leaves`, for the optimizer at the centre.
-    views : dict of array
-        Where the master puts the first values of the variables that members have, too.
-    first : dict of array
-        The same, and those of the states of the optimizer at the centre.
-    lent : list of array
-        The leader's arrays of these, and of the optimizer's states.
-    versions : tuple of Version
-    arrays : LocalArrays
-    """
+    """The state of a training function with a free rule, in a member."""
 
     joined = ()  # members have the variables' values in a run only
 
@@ -58,15 +42,17 @@ class FreeState(MemberState):
         settings: list[np.ndarray],
     ) -> None:
         self.rule = rule
-        self.settings = settings
+        self.settings = settings  # as `leaves`, for the optimizer at the centre
         self.arrays = arrays
         self._at_centre = None if shared.optimizer is None else shared.optimizer.recipe
-        self.lent = values
+        self.lent = values  # the leader's arrays of the first values, and of the optimizer's states
         self.local = local
         self.leaves = local.leaves
         self.shared = shared
         self.versions = versions
+        # where the master puts the first values of the variables that members have, too
         self.views = arrays.views(values)
+        # `views`, and those of the states of the optimizer at the centre
         self.first = self.views | self._states(versions[0])
 
     def compile(self) -> None:

@@ -37,15 +37,9 @@ from synkhronos.rules._base import FreeRule, RoundRule
 
 @dataclass(frozen=True)
 class InstallNodes(Install):
-    """As `InstallFree`, and a centre between the nodes.
+    """As `InstallFree`, and a centre between the nodes."""
 
-    Attributes
-    ----------
-    inside : FreeRule or None
-        With its numbers for the members of a node.
-    """
-
-    inside: FreeRule | None
+    inside: FreeRule | None  # with its numbers for the members of a node
 
     def allocate(self, recipe: LocalRecipe, member: Member) -> NodeCentre:
         """Allocate what the members of a node need, and in its leader the centre."""
@@ -128,26 +122,15 @@ def _vectors(
 
 @dataclass(frozen=True)
 class NodeRound(Command):
-    """A round: each node trains with its share of the batches, then all nodes meet.
-
-    Attributes
-    ----------
-    number : int
-    between : RoundRule
-        With its numbers for the nodes.
-    assignment : Assignment
-    start, stop : int
-        The batches of all nodes.
-    begin : bool
-        Nodes go on from the centre, and members from the first states of the optimizer.
-    """
+    """A round: each node trains with its share of the batches, then all nodes meet."""
 
     number: int
-    between: RoundRule
+    between: RoundRule  # with its numbers for the nodes
     assignment: Assignment
+    # the batches of all nodes
     start: int
     stop: int
-    begin: bool
+    begin: bool  # nodes go on from the centre, and members from the first states of the optimizer
 
     @property
     def pure(self) -> bool:  # type: ignore[override]

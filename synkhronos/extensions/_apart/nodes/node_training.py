@@ -16,24 +16,15 @@ from synkhronos.extensions._apart.recipe import PARAMETER, STATISTIC, LocalArray
 
 
 class NodeTraining(ABC):
-    """The base.
-
-    Attributes
-    ----------
-    local : OwnValues
-    arrays : LocalArrays
-    pages : list of Page
-    first : list of array
-        Of the leader: the values from which a round begins, and the first states.
-    places : list of lists of vector
-        Of each vector of parameters, then of statistics: where the node's value may be. A round
-        begins with the first place.
-    """
+    """The base."""
 
     local: MemberValues
     arrays: LocalArrays
     pages: list[Page]
+    # of the leader: the values from which a round begins, and the first states
     first: list[np.ndarray]
+    # of each vector of parameters, then of statistics: where the node's value may be. A round
+    # begins with the first place
     places: list[list[np.ndarray]]
 
     @property

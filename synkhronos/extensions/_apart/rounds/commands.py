@@ -98,18 +98,11 @@ def _mapped(
 
 @dataclass(frozen=True)
 class Begin(Command):
-    """Give each member the centre's values.
-
-    Attributes
-    ----------
-    number : int
-    states : bool
-        Whether the members also take the optimizer's states, or keep their own.
-    """
+    """Give each member the centre's values."""
 
     pure = True
     number: int
-    states: bool
+    states: bool  # whether the members also take the optimizer's states, or keep their own
 
     def run(self, member: Member) -> None:
         """Copy them."""
@@ -199,24 +192,13 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Meet(Command):
-    """A meeting of all members.
-
-    Attributes
-    ----------
-    number : int
-    rule : RoundRule or None
-        None: nothing happens but what `publish` says.
-    meeting : int
-        The number of this meeting.
-    publish : bool
-        Whether variables of the optimizer's states get the mean of all members' states.
-    """
+    """A meeting of all members."""
 
     pure = True
     number: int
-    rule: RoundRule | None
-    meeting: int
-    publish: bool
+    rule: RoundRule | None  # None: nothing happens but what `publish` says
+    meeting: int  # the number of this meeting
+    publish: bool  # whether variables of the optimizer's states get the mean of all members' states
 
     def run(self, member: Member) -> None:
         """Meet, and change the centre in place."""
