@@ -51,6 +51,7 @@ __all__ = [
     "SynkhronosWarning",
     "Trace",
     "UnusedWarning",
+    "VersionWarning",
     "WorkerDied",
     "WorkerError",
     "advise",

@@ -26,6 +26,7 @@
       BatchWarning                        the batch selects no rows, or always the same first ones
       CheckpointWarning                   a checkpoint is not wholly restored, or is another run's
       UnusedWarning                       something that was passed has no effect
+      VersionWarning                      another version of a library costs a gain
       DeprecatedWarning(FutureWarning)    an old spelling, which a later version will refuse
 
 Every message says what was asked, what was found and what to do.
@@ -365,6 +366,10 @@ class CheckpointWarning(SynkhronosWarning):
 
 class UnusedWarning(SynkhronosWarning):
     """An input, a parameter or an option that was passed has no effect."""
+
+
+class VersionWarning(SynkhronosWarning):
+    """A library has another version than those that were tried, and a gain is lost with it."""
 
 
 class DeprecatedWarning(SynkhronosWarning, FutureWarning):

@@ -55,6 +55,7 @@ from synkhronos._errors import StateTorn as StateTorn
 from synkhronos._errors import SynkhronosError as SynkhronosError
 from synkhronos._errors import SynkhronosWarning as SynkhronosWarning
 from synkhronos._errors import UnusedWarning as UnusedWarning
+from synkhronos._errors import VersionWarning as VersionWarning
 from synkhronos._errors import WorkerDied as WorkerDied
 from synkhronos._errors import WorkerError as WorkerError
 from synkhronos._host.devices import get_n_gpu as get_n_gpu

@@ -12,6 +12,9 @@ from pytensor.graph.basic import Constant
 from pytensor.link.basic import JITLinker
 from pytensor.link.numba.linker import NumbaLinker
 
+from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.pytensor import PYTENSOR
+
 
 def compiles_at_call(mode: object) -> bool:
     """Whether a function of this mode gets its machine code at its first call, not when made.
@@ -30,22 +33,22 @@ def uncacheable(function: Any) -> Iterator[str]:
     """The reasons why numba does not cache a function; none for other linkers."""
     if not isinstance(function.maker.linker, NumbaLinker):
         return
-    dispatch = importlib.import_module("pytensor.link.numba.dispatch.basic")
-    limit = dispatch.NUMBA_CONSTANT_SIZE_LIMIT
     graph = function.maker.fgraph
-    for variable in graph.variables:
-        size = getattr(getattr(variable, "data", None), "nbytes", 0)
-        if isinstance(variable, Constant) and size > limit:
-            yield (
-                f"constant {variable.name or variable.type} of {size:,} bytes is too large for "
-                "numba's cache; hold it in a shared variable"
-            )
-    for kind in {type(node.op) for node in graph.apply_nodes}:
-        if not _has_key(dispatch, kind):
-            yield (
-                f"operation {kind.__name__} has no cache key; register it with "
-                "register_funcify_default_op_cache_key"
-            )
+    with optional_gain():
+        for variable in graph.variables:
+            size = getattr(getattr(variable, "data", None), "nbytes", 0)
+            limit = PYTENSOR.get("NUMBA_CONSTANT_SIZE_LIMIT")
+            if isinstance(variable, Constant) and size > limit:
+                yield (
+                    f"constant {variable.name or variable.type} of {size:,} bytes is too large for "
+                    "numba's cache; hold it in a shared variable"
+                )
+        for kind in {type(node.op) for node in graph.apply_nodes}:
+            if not _has_key(kind):
+                yield (
+                    f"operation {kind.__name__} has no cache key; register it with "
+                    "register_funcify_default_op_cache_key"
+                )
 
 
 def operations_of(function: Any) -> Callable[[], tuple[int, int]] | None:
@@ -71,15 +74,11 @@ def _compiled_within(dispatcher: Any) -> list[Any]:
     return [each for each in named if hasattr(each, "overloads") and hasattr(each, "py_func")]
 
 
-def _has_key(dispatch: Any, kind: type) -> bool:
+def _has_key(kind: type) -> bool:
     """Whether this class of operations has a cache key of its own."""
-    for single in (
-        dispatch.numba_funcify_and_cache_key,
-        dispatch.numba_funcify_default_op_cache_key,
-    ):
-        if single.dispatch(kind) is not single.dispatch(object):
-            return True
-    return False
+    registers = ("numba_funcify_and_cache_key", "numba_funcify_default_op_cache_key")
+    found = [PYTENSOR.get(name) for name in registers]
+    return any(each.dispatch(kind) is not each.dispatch(object) for each in found)
 
 
 def import_numba() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from synkhronos._compiling.lean.linker import LeanLinker
+from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.numba import NUMBA
 
 
 class ClosedLinker(LeanLinker):
@@ -28,7 +30,8 @@ class ClosedLinker(LeanLinker):
             for result in found.overloads.values():
                 # finds or makes the machine code, whose symbol other code may then name
                 result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
-                result.library._shared_module = llvm.parse_assembly("")  # callers link this
+                with optional_gain():  # callers link the shared module
+                    NUMBA.put(result.library, "_shared_module", llvm.parse_assembly(""))
             return entry
 
         found.compile = compile_closed

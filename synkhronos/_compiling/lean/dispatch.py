@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply
-from pytensor.link.numba.dispatch.basic import register_funcify_and_cache_key
 from pytensor.tensor.basic import Alloc, Split
 from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.math import Dot
@@ -16,6 +15,7 @@ from pytensor.tensor.type_other import NoneTypeT
 
 from synkhronos._compiling.lean import products, reductions, shapes
 from synkhronos._compiling.lean.op import Lean
+from synkhronos._libraries.pytensor import register_funcify_and_cache_key
 
 
 def _key(module: Any, *parts: Any) -> str:

@@ -8,6 +8,8 @@ from pytensor.configdefaults import config
 from pytensor.graph.fg import FunctionGraph
 from pytensor.link.numba.linker import NumbaLinker
 
+from synkhronos._libraries.library import optional_gain
+
 
 class LeanLinker(NumbaLinker):
     """Compiles the function that calls a graph's operations once, where PyTensor does it twice.
@@ -18,35 +20,35 @@ class LeanLinker(NumbaLinker):
 
     def fgraph_convert(self, fgraph: FunctionGraph, *args: object, **kwargs: object) -> Any:
         """Return the graph's function and the key of its machine code (None: not cached)."""
-        try:
-            from pytensor.link.numba.cache import CACHED_SRC_FUNCTIONS
-            from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
-        except ImportError:  # another version of PyTensor
-            return super().fgraph_convert(fgraph, *args, **kwargs)
         if not config.numba__cache:
             return super().fgraph_convert(fgraph, *args, **kwargs)
-        function: Any
-        function, key = numba_funcify_and_cache_key(fgraph, **kwargs)
-        if key is not None:
-            fast = int(config.numba__fastmath)
-            source = function.py_func
-            # its temporary file would be part of the name of the cached machine code
-            source.__code__ = source.__code__.replace(co_filename="<graph>")
-            CACHED_SRC_FUNCTIONS[source] = f"synkhronos_{key}_fastmath{fast}"
-        return function, key
+        with optional_gain():
+            from synkhronos._libraries.pytensor import (
+                CACHED_SRC_FUNCTIONS,
+                numba_funcify_and_cache_key,
+            )
+
+            function, key = numba_funcify_and_cache_key(fgraph, **kwargs)
+            if key is not None:
+                fast = int(config.numba__fastmath)
+                source = function.py_func
+                # its temporary file would be part of the name of the cached machine code
+                source.__code__ = source.__code__.replace(co_filename="<graph>")
+                CACHED_SRC_FUNCTIONS[source] = f"synkhronos_{key}_fastmath{fast}"
+            return function, key
+        return super().fgraph_convert(fgraph, *args, **kwargs)
 
     def jit_compile(self, fn: Any) -> Any:
         """Return the compiled function of a graph: its bits do not depend on what was cached."""
-        try:
-            from pytensor.link.numba.dispatch.basic import numba_njit
-
-            from synkhronos._compiling.lean.own_copies import WithOwnCopies
-        except ImportError:  # another version of PyTensor or numba
-            return super().jit_compile(fn)
         function, key = fn
-        return numba_njit(
-            function.py_func,
-            final_function=True,
-            cache=key is not None,
-            pipeline_class=WithOwnCopies,
-        )
+        with optional_gain():
+            from synkhronos._compiling.lean.own_copies import WithOwnCopies
+            from synkhronos._libraries.pytensor import numba_njit
+
+            return numba_njit(
+                function.py_func,
+                final_function=True,
+                cache=key is not None,
+                pipeline_class=WithOwnCopies,
+            )
+        return super().jit_compile(fn)

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from types import FunctionType
 
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Compiler
+from synkhronos._libraries.numba import NUMBA, Compiler, JITCodeLibrary
 
 
 class _OwnCopies(JITCodeLibrary):  # type: ignore[misc]
     """The machine code of a function, whose copies of other functions are its own."""
 
     def _finalize_final_module(self) -> None:
-        for function in self._final_module.functions:
+        for function in NUMBA.of(self, "_final_module").functions:
             if function.linkage.name == "linkonce_odr":
                 function.linkage = "internal"
         super()._finalize_final_module()

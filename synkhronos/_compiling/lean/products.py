@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils, types
-from numba.core.extending import intrinsic
-from numba.np.linalg import ensure_blas
-from pytensor.link.numba.dispatch.basic import numba_njit
+from numba import types
+from numba.extending import intrinsic
+
+from synkhronos._libraries.numba import cgutils, ensure_blas
+from synkhronos._libraries.pytensor import numba_njit
 
 VERSION = 1  # part of the key of cached machine code: change it whenever the code changes
 
@@ -178,7 +179,7 @@ class _Product:
         return self.builder.bitcast(self._slot(ir.Constant(self.element, value)), _POINTER)
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def _multiply(typingctx: Any, x: Any, y: Any, out: Any) -> Any:
     """Write x @ y into `out`; returns a code: done, no memory, or lengths that do not fit."""
     ensure_blas()
@@ -207,10 +208,10 @@ def product(dtype: str) -> Any:
     """A function of numba: (x, y) -> x @ y."""
     kind = np.dtype(dtype)
 
-    @numba_njit
+    @numba_njit  # type: ignore[untyped-decorator]
     def dot(x: Any, y: Any) -> Any:
         out = np.empty((x.shape[0], y.shape[1]), kind)
-        code: Any = _multiply(x, y, out)  # type: ignore[call-arg]  # numba gives the first
+        code: Any = _multiply(x, y, out)  # numba gives the first
         if code == _UNFIT:
             raise ValueError("dot: the columns of the first matrix are not the rows of the second")
         if code == _NO_MEMORY:

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba.core import cgutils, types
-from numba.core.extending import intrinsic, overload
-from pytensor.link.numba.cache import compile_numba_function_src
-from pytensor.link.numba.dispatch.basic import numba_njit
+from numba import types
+from numba.extending import intrinsic, overload
+
+from synkhronos._libraries.numba import cgutils
+from synkhronos._libraries.pytensor import compile_numba_function_src, numba_njit
 
 VERSION = 1  # part of the key of cached machine code: change it whenever the code changes
 
@@ -31,7 +32,7 @@ _COMBINE = {
 _LANES = 8  # independent maxima, which the processor compares at once
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def flat(typingctx: Any, x: Any) -> Any:
     """A contiguous array as an array of one axis, in the order of memory."""
     kind = types.Array(x.dtype, 1, "C")
@@ -222,20 +223,20 @@ def reduction(op: Any, ndim: int, narrow: np.dtype, wide: np.dtype) -> Any:
 
     if narrow == wide:
 
-        @numba_njit(inline="always")
+        @numba_njit(inline="always")  # type: ignore[untyped-decorator]
         def narrowed(out: object) -> Any:
             return out
 
     else:
 
-        @numba_njit
+        @numba_njit  # type: ignore[untyped-decorator]
         def narrowed(out: Any) -> Any:
             return out.astype(narrow)
 
     def careduce(x: object) -> Any:
         raise NotImplementedError("only numba runs this")
 
-    @overload(careduce, strict=False)
+    @overload(careduce, strict=False)  # type: ignore[untyped-decorator]
     def _careduce(x: Any) -> Any:
         source = _Reduction(scalar, ndim, axes, x.layout).source()
         names = {"np": np, "flat": flat, "identity": identity, "wide": wide, "narrow": narrow}

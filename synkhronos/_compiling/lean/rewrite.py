@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from pytensor.compile.mode import optdb
@@ -22,8 +20,7 @@ from synkhronos._compiling.lean.narrow import WithoutAxesOfOne
 from synkhronos._compiling.lean.op import Lean
 from synkhronos._compiling.lean.outer import SumsOfOuterProducts
 from synkhronos._compiling.where import Where
-
-log = logging.getLogger("synkhronos")
+from synkhronos._libraries.library import tell, usable
 
 TAG = "synkhronos_lean"
 _FLOATS = ("float32", "float64")
@@ -95,14 +92,9 @@ def _known(op: Op) -> type | None:
 class _Replace(Where):
     """Puts lean operations into a graph that is otherwise ready for numba."""
 
-    def __init__(self, operation: type = object, tag: str = "") -> None:
-        super().__init__(operation, tag)
-        self.refused: set[type] = set()
-        self.available: bool | None = None
-
     def change(self, fgraph: FunctionGraph) -> None:
         """Replace the nodes that this package has code for."""
-        if not self._is_available():
+        if not usable("synkhronos._compiling.lean.dispatch"):
             return
         for node in fgraph.toposort():
             kind = _known(node.op)
@@ -113,29 +105,14 @@ class _Replace(Where):
             pairs = list(zip(node.outputs, new.outputs, strict=True))
             fgraph.replace_all(pairs, reason=TAG)
 
-    def _is_available(self) -> bool:
-        """Whether the code can be imported; PyTensor's and numba's own parts may change."""
-        if self.available is None:
-            try:
-                import_module("synkhronos._compiling.lean.dispatch")
-                self.available = True
-            except (ImportError, AttributeError) as exc:
-                self.available = False
-                log.info("first calls take longer: PyTensor's own numba code is used (%s)", exc)
-        return self.available
-
     def _is_fit(self, kind: type, node: Apply) -> bool:
         properties, is_fit = _KNOWN[kind]
         unknown = set(getattr(node.op, "__props__", ())) - properties
         if unknown:
-            if kind not in self.refused:
-                self.refused.add(kind)
-                log.info(
-                    "first calls take longer: PyTensor's own numba code is used for %s, which has "
-                    "unknown properties %s",
-                    kind.__name__,
-                    sorted(unknown),
-                )
+            tell(
+                f"first calls take longer: PyTensor's own numba code is used for {kind.__name__}, "
+                f"which has unknown properties {sorted(unknown)}"
+            )
             return False
         return is_fit(node.op, node)
 

@@ -11,6 +11,8 @@ from numba.extending import intrinsic
 
 from synkhronos._compiling.vectorised.real import Real
 
+VERSION = 30  # part of the key of cached machine code: change it whenever the code changes
+
 
 @functools.cache
 def inlined(function: Callable[..., Real], count: int = 1) -> Any:

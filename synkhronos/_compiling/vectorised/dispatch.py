@@ -6,24 +6,23 @@ from importlib import import_module
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from pytensor.link.numba.dispatch import elemwise, scalar
-from pytensor.link.numba.dispatch.basic import (
+from pytensor.scalar.basic import Composite
+from pytensor.tensor.elemwise import Elemwise
+
+from synkhronos._compiling.vectorised.code import VERSION, inlined
+from synkhronos._compiling.vectorised.op import Vectorised, has_vectorised
+from synkhronos._compiling.vectorised.table import TABLE
+from synkhronos._libraries.pytensor import (
+    FusedElemwise,
+    ScalarizedElemwise,
+    fgraph_to_python,
     numba_funcify_and_cache_key,
+    numba_funcify_Composite,
+    numba_funcify_FusedElemwise,
     numba_njit,
     numba_typify,
     register_funcify_and_cache_key,
 )
-from pytensor.link.utils import fgraph_to_python
-from pytensor.scalar.basic import Composite
-from pytensor.tensor.elemwise import Elemwise
-from pytensor.tensor.rewriting.fused_elemwise import FusedElemwise
-from pytensor.tensor.rewriting.scalarize import ScalarizedElemwise
-
-from synkhronos._compiling.vectorised.code import inlined
-from synkhronos._compiling.vectorised.op import Vectorised, has_vectorised
-from synkhronos._compiling.vectorised.table import TABLE
-
-VERSION = 30  # part of the key of cached machine code: change it whenever the code changes
 
 
 @register_funcify_and_cache_key(Vectorised)  # type: ignore[untyped-decorator]
@@ -44,7 +43,7 @@ def _funcify_composite(op: Any, node: Any, **kwargs: Any) -> tuple[Any, str | No
     PyTensor's own is called by the loop if it is large, and a loop with a call is not vectorised.
     It serves graphs without vectorised operations.
     """
-    function, key = scalar.numba_funcify_Composite(op, node, **kwargs)
+    function, key = numba_funcify_Composite(op, node, **kwargs)
     if key is None or not has_vectorised(op):
         return function, key
 
@@ -68,9 +67,12 @@ def _inlined_njit(function: Any) -> Any:
 
 
 _funcify_loop: Any = FunctionType(
-    elemwise.numba_funcify_FusedElemwise.__code__,
-    {**vars(elemwise), "numba_basic": SimpleNamespace(numba_njit=_inlined_njit)},
-    argdefs=elemwise.numba_funcify_FusedElemwise.__defaults__,
+    numba_funcify_FusedElemwise.__code__,
+    {
+        **numba_funcify_FusedElemwise.__globals__,
+        "numba_basic": SimpleNamespace(numba_njit=_inlined_njit),
+    },
+    argdefs=numba_funcify_FusedElemwise.__defaults__,
 )
 
 
@@ -83,7 +85,7 @@ def _funcify_fused(op: Any, node: Any, **kwargs: Any) -> tuple[Any, str | None]:
     """
     [inner] = [n for n in op.fgraph.apply_nodes if isinstance(n.op, Elemwise)]
     if not has_vectorised(inner.op.scalar_op):
-        found: tuple[Any, str | None] = elemwise.numba_funcify_FusedElemwise(op, node, **kwargs)
+        found: tuple[Any, str | None] = numba_funcify_FusedElemwise(op, node, **kwargs)
         return found
     function, key = _funcify_loop(op, node, **kwargs)
     return function, None if key is None else f"{key}.inlined.{VERSION}"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib import import_module
 from typing import Any
 
 from pytensor.compile.mode import optdb
@@ -24,8 +22,7 @@ from synkhronos._compiling.vectorised.indexed import SumsByIndexOutside
 from synkhronos._compiling.vectorised.op import Vectorised, has_vectorised
 from synkhronos._compiling.vectorised.table import has_code
 from synkhronos._compiling.where import Where
-
-log = logging.getLogger("synkhronos")
+from synkhronos._libraries.library import usable
 
 _TAG = "synkhronos_vectorised"
 _BEFORE_REPLACING = 48.4
@@ -71,7 +68,7 @@ class _Replace(Where):
     def change(self, fgraph: Any) -> None:
         """Replace the elementwise functions that this package has code for."""
         found = [v for node in fgraph.toposort() for v in node.outputs if is_replaced(v)]
-        if not found or not _is_available():
+        if not found or not usable("synkhronos._compiling.vectorised.dispatch"):
             return
         for variable in found:
             dtype = variable.type.dtype
@@ -202,16 +199,6 @@ def _flat(node: Any) -> list[Any] | None:
 def _looped(node: Any, given: list[Any]) -> list[Any]:
     found: Any = Elemwise(node.op.scalar_op)(*given, return_list=True)
     return list(found)
-
-
-def _is_available() -> bool:
-    """Whether the code can be imported; PyTensor's and numba's own parts may change."""
-    try:
-        import_module("synkhronos._compiling.vectorised.dispatch")
-    except (ImportError, AttributeError) as exc:
-        log.info("loops take longer: the functions of libm and SciPy are used (%s)", exc)
-        return False
-    return True
 
 
 @contextmanager

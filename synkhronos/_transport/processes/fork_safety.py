@@ -11,6 +11,8 @@ from pathlib import Path
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends import mpi as mpi_backend
 from synkhronos._host.thread_pools import thread_pools
+from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.numba import NUMBA
 
 _LOOKS = 5
 
@@ -47,8 +49,9 @@ def reasons_against_fork() -> list[str]:
 
 def numba_parallel_has_run() -> bool:
     """Whether numba has started its own thread pool."""
-    parallel = sys.modules.get("numba.np.ufunc.parallel")
-    return bool(getattr(parallel, "_is_initialized", False))
+    with optional_gain():
+        return NUMBA.is_imported("_is_initialized") and bool(NUMBA.get("_is_initialized"))
+    return False
 
 
 def cuda_is_open() -> bool:

@@ -6,9 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -17,14 +15,14 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._errors import InputError
+from synkhronos._libraries.library import usable
 from synkhronos.pymc._after.blocks import block_length, blocks
 from synkhronos.pymc._after.store import Store
 from synkhronos.pymc._after.work import InMemory, Target, Work
 
 # A fresh interpreter compiles a function while it is unpickled, and imports this module before.
-with suppress(ImportError, AttributeError):  # of another PyTensor, where they are not used either
-    import_module("synkhronos._compiling.lean.dispatch")
-    import_module("synkhronos._compiling.vectorised.dispatch")
+for _module in ("lean.dispatch", "vectorised.dispatch"):
+    usable(f"synkhronos._compiling.{_module}")
 
 type Seed = int | Sequence[int]
 type RandomSeed = Seed | np.random.Generator | np.random.RandomState | None  # as PyMC takes it

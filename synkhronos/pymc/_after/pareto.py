@@ -20,8 +20,7 @@ import numpy as np
 
 from synkhronos._compiling.loops import njit
 from synkhronos._compiling.vectorised import exponentials, logarithms
-from synkhronos._compiling.vectorised.code import inlined
-from synkhronos._compiling.vectorised.dispatch import VERSION
+from synkhronos._compiling.vectorised.code import VERSION, inlined
 
 _exp = inlined(exponentials.exp)
 _expm1 = inlined(exponentials.expm1)

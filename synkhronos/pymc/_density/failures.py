@@ -10,12 +10,14 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from synkhronos._libraries.better_optimize import BETTER_OPTIMIZE
+from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._density.op import DividedLogp, evaluators
 
 log = logging.getLogger("synkhronos")
@@ -27,32 +29,16 @@ _lock = threading.Lock()
 
 def let_failures_pass() -> None:
     """Let nutpie and better_optimize raise failures of evaluators, if this process has them."""
-    with _lock:
-        for library, place, name, wrapped in (
-            ("nutpie", "sample._BackgroundSampler", "wait", _watching),
-            ("nutpie", "sample._BackgroundSampler", "_extract", _checked),
-            ("better_optimize", "minimize", "optimizer_early_stopping_wrapper", _passing),
-        ):
-            module, _, inside = place.partition(".")
-            owner = sys.modules.get(f"{library}.{module}")
-            if owner is None:
-                continue
-            owner = getattr(owner, inside, None) if inside else owner
-            function = getattr(owner, name, None)
-            if function is None:
-                _tell_of_silence(library)
-            elif not hasattr(function, "__wrapped__"):
-                setattr(owner, name, wrapped(function))
-
-
-@functools.cache
-def _tell_of_silence(library: str) -> None:
-    """Warn, once in a process, that a library of another version may swallow failures."""
-    log.warning(
-        "this version of %s is not known: after the death of a member it may return draws or "
-        "points that mean nothing, without an error",
-        library,
-    )
+    for library, name, wrapped in (
+        (NUTPIE, "wait", _watching),
+        (NUTPIE, "_extract", _checked),
+        (BETTER_OPTIMIZE, "optimizer_early_stopping_wrapper", _passing),
+    ):
+        with _lock, optional_gain():
+            if library.is_imported(name):
+                function = library.get(name)
+                if not hasattr(function, "__wrapped__"):
+                    library.replace({name: wrapped(function)})
 
 
 def _watching(wait: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,7 +78,8 @@ def _wait(sampler: Any, watched: Sequence[Any], timeout: float | None) -> None:
     while watched and _failure_of(watched) is None:
         left = until - time.monotonic()
         try:
-            sampler._sampler.wait(max(0.0, min(_LOOK_SECONDS, left)))
+            with optional_gain():
+                NUTPIE.of(sampler, "_sampler").wait(max(0.0, min(_LOOK_SECONDS, left)))
             return
         except TimeoutError:
             if left <= 0:
@@ -116,7 +103,9 @@ def _evaluators_of(sampler: Any) -> Sequence[Any]:
 
     Of a model compiled by JAX there are none: an exception ends nutpie.
     """
-    function = getattr(sampler._compiled_model, "logp_func", None)
+    function = None
+    with optional_gain():
+        function = getattr(NUTPIE.of(sampler, "_compiled_model"), "logp_func", None)
     nodes = function.maker.fgraph.apply_nodes if function is not None else ()
     return [node.op.evaluator for node in nodes if isinstance(node.op, DividedLogp)]
 

@@ -1,0 +1,163 @@
+"""A library of which this package uses private names."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from synkhronos._errors import VersionWarning
+from synkhronos._warnings import warn
+
+
+class NameGone(ImportError):
+    """A library lacks a name; the message says what is lost, and what to do."""
+
+
+class Library:
+    """The private names of a library.
+
+    Parameters
+    ----------
+    package : str
+    tried : str
+        Versions of it that have all names.
+    names : mapping of str to sequence of str
+        What is lost without some names, and these: ``"module:name.attribute"``. The attribute of an
+        object is ``"module:Class().attribute"``. Their last parts differ.
+    """
+
+    def __init__(self, package: str, tried: str, names: Mapping[str, Sequence[str]]) -> None:
+        self.package, self.tried = package, tried
+        self.lost = {place: lost for lost, places in names.items() for place in places}
+        self._places = {re.split("[:.]", place)[-1]: place for place in self.lost}
+
+    def get(self, name: str) -> Any:
+        """Return what has the name, the last part of its place.
+
+        Raises
+        ------
+        AttributeError
+            The name is not listed.
+        NameGone
+            The library lacks it, or a listed attribute of it.
+        """
+        place = self._place(name)
+        found = getattr(*self._found(place))
+        for below in self.lost:
+            if below.startswith(f"{place}."):
+                self._found(below)
+        return found
+
+    def is_imported(self, name: str) -> bool:
+        """Whether this process has imported the module that has the name."""
+        return self._place(name).partition(":")[0] in sys.modules
+
+    def of(self, thing: object, name: str) -> Any:
+        """Return a listed attribute of an object.
+
+        Raises
+        ------
+        NameGone
+        """
+        if not hasattr(thing, name):
+            raise self._gone(self._place(name))
+        return getattr(thing, name)
+
+    def put(self, thing: object, name: str, value: object) -> None:
+        """Set a listed attribute of an object that has it.
+
+        Raises
+        ------
+        NameGone
+        """
+        self.of(thing, name)
+        setattr(thing, name, value)
+
+    def replace(self, functions: Mapping[str, object]) -> Callable[[], None]:
+        """Replace functions by others; returns what restores them.
+
+        Raises
+        ------
+        NameGone
+            Nothing is replaced.
+        """
+        found = [self._found(self._place(name)) for name in functions]
+        before = [getattr(*each) for each in found]
+
+        def put(values: Sequence[object]) -> None:
+            for each, value in zip(found, values, strict=True):
+                setattr(*each, value)
+
+        put(list(functions.values()))
+        return functools.partial(put, before)
+
+    @contextlib.contextmanager
+    def replaced(self, functions: Mapping[str, object]) -> Iterator[None]:
+        """A context with other functions."""
+        restore = self.replace(functions)
+        try:
+            yield
+        finally:
+            restore()
+
+    def _place(self, name: str) -> str:
+        if name not in self._places:
+            raise AttributeError(f"{name} is not listed as a private name of {self.package}")
+        return self._places[name]
+
+    def _found(self, place: str) -> tuple[Any, str]:
+        """The object that has the last part of a place, and this part."""
+        module, _, path = place.partition(":")
+        import_module(module.partition(".")[0])  # its own error, if the library is not there
+        *owners, last = path.split(".")
+        try:
+            owner: Any = functools.reduce(getattr, owners, import_module(module))
+            getattr(owner, last)
+        except (ImportError, AttributeError) as exc:
+            raise self._gone(place) from exc
+        return owner, last
+
+    def _gone(self, place: str) -> NameGone:
+        return NameGone(
+            f"{self.lost[place]}: {self.package} {importlib.metadata.version(self.package)} has no "
+            f"{place.replace(':', '.')}. Install a version of {self.package} that was tried "
+            f"({self.tried}), or a later one of synkhronos"
+        )
+
+
+@contextlib.contextmanager
+def optional_gain() -> Iterator[None]:
+    """A context that ends where a private name is gone, which a warning tells once.
+
+    The code behind it does without the name.
+    """
+    try:
+        yield
+    except NameGone as gone:
+        tell(str(gone))
+
+
+@functools.cache
+def tell(text: str) -> None:
+    """Warn, once in a process, of what another version of a library costs."""
+    warn(text, VersionWarning)
+
+
+@functools.cache
+def usable(module: str) -> bool:
+    """Whether a module of this package that needs private names can be imported; tells if not."""
+    with optional_gain():
+        try:
+            import_module(module)
+        except NameGone:
+            raise
+        except (ImportError, AttributeError) as exc:
+            raise NameGone(f"{module} is not used: {exc}") from exc
+        return True
+    return False

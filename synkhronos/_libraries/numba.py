@@ -1,0 +1,41 @@
+"""Private names of numba."""
+
+from __future__ import annotations
+
+from synkhronos._libraries.library import Library
+
+NUMBA = Library(
+    "numba",
+    tried="0.68.0",
+    names={
+        "the last digits of results depend on what numba has cached": (
+            "numba.core.codegen:JITCodeLibrary",
+            "numba.core.codegen:JITCodeLibrary._finalize_final_module",
+            "numba.core.compiler:Compiler",
+            "numba.core.compiler:Compiler.compile_extra",
+        ),
+        "nutpie links a log-density again for each of its functions": (
+            "numba.core.codegen:JITCodeLibrary()._shared_module",
+            "numba.core.codegen:JITCodeLibrary()._final_module",
+        ),
+        "first calls take longer, since PyTensor's own numba code is used": (
+            "numba.core:cgutils",
+            "numba.core:cgutils.alloca_once_value",
+            "numba.core:cgutils.for_range",
+            "numba.core:cgutils.get_or_insert_function",
+            "numba.core:cgutils.is_null",
+            "numba.core:cgutils.memset",
+            "numba.core:cgutils.pack_array",
+            "numba.core:cgutils.unpack_tuple",
+            "numba.np.linalg:ensure_blas",
+        ),
+        "nutpie's functions take a second longer to compile": (
+            "numba.np.arrayobj:make_array",
+            "numba.np.arrayobj:populate_array",
+        ),
+        "a process whose parallel numba function has run is forked, and members may hang": (
+            "numba.np.ufunc.parallel:_is_initialized",
+        ),
+    },
+)
+__getattr__ = NUMBA.get

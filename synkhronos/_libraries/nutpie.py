@@ -1,0 +1,26 @@
+"""Private names of nutpie, and functions of it that this package replaces."""
+
+from __future__ import annotations
+
+from synkhronos._libraries.library import Library
+
+NUTPIE = Library(
+    "nutpie",
+    tried="0.16.11",
+    names={
+        "nutpie compiles as it is, which takes longer": (
+            "nutpie.compile_pymc:_compile_pymc_model_numba",
+            "nutpie.compile_pymc:_make_c_logp_func",
+            "nutpie.compile_pymc:_make_c_expand_func",
+            "nutpie.compile_pymc:make_extraction_fn",
+        ),
+        "models with one graph are each compiled": ("nutpie:compile_pymc_model",),
+        "after the death of a member nutpie may return draws that mean nothing, without an error": (
+            "nutpie.sample:_BackgroundSampler.wait",
+            "nutpie.sample:_BackgroundSampler._extract",
+            "nutpie.sample:_BackgroundSampler()._compiled_model",
+            "nutpie.sample:_BackgroundSampler()._sampler",
+        ),
+    },
+)
+__getattr__ = NUTPIE.get

@@ -1,0 +1,39 @@
+"""Private names of PyTensor."""
+
+from __future__ import annotations
+
+from synkhronos._libraries.library import Library
+
+_BASIC = "pytensor.link.numba.dispatch.basic"
+
+PYTENSOR = Library(
+    "pytensor",
+    tried="3.3.8",
+    names={
+        "operations of this package have no code for numba": (
+            f"{_BASIC}:get_numba_type",
+            f"{_BASIC}:numba_njit",
+            f"{_BASIC}:register_funcify_and_cache_key",
+        ),
+        "first calls take longer, since PyTensor's own numba code is used": (
+            "pytensor.link.numba.cache:compile_numba_function_src",
+        ),
+        "loops take longer, since the functions of libm and SciPy are used": (
+            f"{_BASIC}:numba_typify",
+            "pytensor.link.numba.dispatch.elemwise:numba_funcify_FusedElemwise",
+            "pytensor.link.numba.dispatch.scalar:numba_funcify_Composite",
+            "pytensor.link.utils:fgraph_to_python",
+            "pytensor.tensor.rewriting.fused_elemwise:FusedElemwise",
+            "pytensor.tensor.rewriting.scalarize:ScalarizedElemwise",
+        ),
+        "numba compiles the function of each graph twice": (
+            "pytensor.link.numba.cache:CACHED_SRC_FUNCTIONS",
+            f"{_BASIC}:numba_funcify_and_cache_key",
+        ),
+        "reports do not say why numba keeps no code of a function": (
+            f"{_BASIC}:NUMBA_CONSTANT_SIZE_LIMIT",
+            f"{_BASIC}:numba_funcify_default_op_cache_key",
+        ),
+    },
+)
+__getattr__ = PYTENSOR.get

@@ -1,0 +1,203 @@
+"""Private names of other libraries, each taken away: a warning tells the loss, the rest works."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+import sys
+import warnings
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.link.numba.linker import NumbaLinker
+
+import synkhronos as synk
+from synkhronos import _libraries
+from synkhronos._compiling.compile_cache import uncacheable
+from synkhronos._compiling.lean.closed import ClosedLinker
+from synkhronos._compiling.lean.linker import LeanLinker
+from synkhronos._libraries import library as library_module
+from synkhronos._libraries.library import Library, NameGone, optional_gain, usable
+from synkhronos._transport.processes.fork_safety import numba_parallel_has_run
+
+pytest.importorskip("pymc")
+pytest.importorskip("nutpie")
+
+
+def libraries() -> list[Library]:
+    found = []
+    for module in pkgutil.iter_modules(_libraries.__path__):
+        listed = importlib.import_module(f"{_libraries.__name__}.{module.name}")
+        found += [v for v in vars(listed).values() if isinstance(v, Library)]
+    return found
+
+
+LISTED = [(each, place) for each in libraries() for place in each.lost]
+HELD = [(each, place) for each, place in LISTED if "()" not in place]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_told_yet() -> Iterator[None]:
+    def forget() -> None:
+        library_module.tell.cache_clear()
+        usable.cache_clear()
+
+    forget()
+    yield
+    forget()
+
+
+def take(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """Take a name away from its module or class."""
+    module, _, path = place.partition(":")
+    *owners, last = path.split(".")
+    owner: Any = functools.reduce(getattr, owners, importlib.import_module(module))
+    classes = owner.__mro__ if isinstance(owner, type) else [owner]
+    monkeypatch.delattr(next(each for each in classes if last in vars(each)), last)
+
+
+def again(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+    """Let modules of this package be imported again."""
+    for name in modules:
+        monkeypatch.delitem(sys.modules, f"synkhronos.{name}", raising=False)
+        package, _, last = f"synkhronos.{name}".rpartition(".")
+        monkeypatch.delattr(importlib.import_module(package), last, raising=False)
+
+
+def test_libraries_have_the_names_and_each_last_part_once() -> None:
+    assert {each.package for each in libraries()} >= {"numba", "pytensor", "pymc", "nutpie"}
+    for library, place in HELD:
+        library._found(place)
+    for library in libraries():
+        assert len(library._places) == len(library.lost)
+
+
+@pytest.mark.parametrize(("library", "place"), HELD, ids=[place for _, place in HELD])
+def test_a_name_that_is_gone_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, library: Library, place: str
+) -> None:
+    """Also where what has the name is asked for, such as a class whose method is replaced."""
+    owner = min((p for p in library.lost if f"{place}.".startswith(f"{p}.")), key=len)
+    take(monkeypatch, place)
+    with warnings.catch_warnings(record=True, action="always") as told:
+        for _ in range(2):
+            with optional_gain():
+                library.get(owner.replace(":", ".").rpartition(".")[2])
+                pytest.fail("it was found")
+    [text] = [str(each.message) for each in told if each.category is synk.VersionWarning]
+    assert text.startswith(f"{library.lost[place]}: {library.package} ")
+    assert f"has no {place.replace(':', '.')}. Install" in text
+    assert library.tried in text
+
+
+@pytest.mark.parametrize(("library", "place"), [x for x in LISTED if x not in HELD])
+def test_an_attribute_that_an_object_lacks(library: Library, place: str) -> None:
+    name = place.rpartition(".")[2]
+    with pytest.raises(NameGone, match=name):
+        library.of(object(), name)
+    bare = SimpleNamespace()
+    with pytest.raises(NameGone, match=name):
+        library.put(bare, name, 1)
+    assert not vars(bare)
+    library.put(having := SimpleNamespace(**{name: 0}), name, 1)
+    assert library.of(having, name) == 1
+
+
+def test_functions_are_replaced_together_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = SimpleNamespace(a=1, b=2)
+    monkeypatch.setitem(sys.modules, "numba.owner", owner)  # type: ignore[arg-type]
+    library = Library("numba", "1", {"all": ("numba.owner:a", "numba.owner:b", "numba.owner:c")})
+    with library.replaced({"a": 3, "b": 4}):
+        assert (owner.a, owner.b) == (3, 4)
+    with pytest.raises(NameGone), library.replaced({"a": 3, "c": 4}):
+        pass
+    assert (owner.a, owner.b) == (1, 2)
+    with pytest.raises(AttributeError, match="not listed"):
+        library.get("d")
+
+
+def test_a_library_that_is_not_there_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nutpie", None)
+    library = Library("nutpie", "1", {"all": ("nutpie.sample:one",)})
+    with pytest.raises(ModuleNotFoundError) as error, optional_gain():
+        library.get("one")
+    assert not isinstance(error.value, NameGone)
+
+
+LEAN = [f"_compiling.lean.{name}" for name in ("dispatch", "products", "reductions", "shapes")]
+GRAPH = [pt.dvector("x") * 2]
+
+
+@pytest.mark.parametrize(
+    ("place", "lost", "modules"),
+    [
+        ("numba.np.linalg:ensure_blas", "first calls take longer", LEAN),
+        ("pytensor.link.numba.cache:compile_numba_function_src", "first calls take longer", LEAN),
+        (
+            "pytensor.link.utils:fgraph_to_python",
+            "loops take longer",
+            ["_compiling.vectorised.dispatch"],
+        ),
+        ("numba.extending:intrinsic", r"lean\.dispatch is not used", LEAN),
+    ],
+)
+def test_code_that_needs_the_name_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, place: str, lost: str, modules: list[str]
+) -> None:
+    take(monkeypatch, place)
+    again(monkeypatch, *modules)
+    with pytest.warns(synk.VersionWarning, match=lost):
+        assert not usable(f"synkhronos.{modules[0]}")
+
+
+@pytest.mark.parametrize("name", ["Compiler", "_finalize_final_module", "numba_njit"])
+def test_a_linker_without_code_of_its_own(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    [place] = [place for _, place in HELD if place.endswith(name)]
+    monkeypatch.setattr(NumbaLinker, "jit_compile", lambda self, fn: ("plain", fn))
+    take(monkeypatch, place)
+    again(monkeypatch, "_compiling.lean.own_copies")
+    with pytest.warns(synk.VersionWarning, match=name):
+        assert LeanLinker().jit_compile((1, None)) == ("plain", (1, None))
+
+
+def test_a_graph_that_numba_compiles_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NumbaLinker, "fgraph_convert", lambda self, fgraph: "plain")
+    take(monkeypatch, "pytensor.link.numba.cache:CACHED_SRC_FUNCTIONS")
+    graph: Any = object()
+    with (
+        pytensor.config.change_flags(numba__cache=True),
+        pytest.warns(synk.VersionWarning, match="twice"),
+    ):
+        assert LeanLinker().fgraph_convert(graph) == "plain"
+
+
+def test_a_log_density_that_callers_link_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = SimpleNamespace(
+        library=SimpleNamespace(get_pointer_to_function=lambda name: 0),
+        fndesc=SimpleNamespace(llvm_func_name="f"),
+    )
+    made = SimpleNamespace(compile=lambda types: types, overloads={1: result})
+    monkeypatch.setattr(LeanLinker, "jit_compile", lambda self, fn: made)
+    with pytest.warns(synk.VersionWarning, match="links a log-density again"):
+        assert ClosedLinker().jit_compile(None).compile(3) == 3
+    assert not hasattr(result.library, "_shared_module")
+
+
+def test_reasons_that_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    function = pytensor.function([GRAPH[0].owner.inputs[0]], GRAPH, mode="NUMBA")
+    with warnings.catch_warnings(action="error"):
+        assert not list(uncacheable(function))
+    take(monkeypatch, "pytensor.link.numba.dispatch.basic:NUMBA_CONSTANT_SIZE_LIMIT")
+    with pytest.warns(synk.VersionWarning, match="reports do not say"):
+        assert not list(uncacheable(function))
+
+
+def test_threads_of_numba_that_are_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    take(monkeypatch, "numba.np.ufunc.parallel:_is_initialized")
+    with pytest.warns(synk.VersionWarning, match="is forked"):
+        assert not numba_parallel_has_run()
