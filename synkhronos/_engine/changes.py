@@ -14,14 +14,40 @@ These rules hold:
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from synkhronos._engine.held_arrays import HeldArrays
 from synkhronos._engine.variables import Entry, Registry, mark_torn
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.processes.interrupts import Interrupts
+
+
+@dataclass
+class HeldArrays:
+    """Memory and notes of one member."""
+
+    # by the number of a variable: its arrays in the arena, where collectives read it without a
+    # copy. There are one or two, used in turn
+    homes: dict[int, list[np.ndarray]] = field(default_factory=dict)
+    # by the number of a variable: its value, which only this member holds, and may overwrite
+    overwritable: dict[int, object] = field(default_factory=dict)
+    # by the number of a function: names of values beside variables, of which each member has its
+    # own. They are lost with the workers
+    own_values: dict[int, str] = field(default_factory=dict)
+
+    def forget(self, variables: Iterable[int]) -> None:
+        """Free the memory of variables that the user has dropped."""
+        for number in variables:
+            self.homes.pop(number, None)
+            self.overwritable.pop(number, None)
+
+    def clear(self) -> None:
+        """Free the memory of all variables."""
+        self.homes.clear()
+        self.overwritable.clear()
+
 
 log = logging.getLogger("synkhronos")
 

@@ -25,8 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from synkhronos._engine.changes import Changes
-from synkhronos._engine.held_arrays import HeldArrays
+from synkhronos._engine.changes import Changes, HeldArrays
 from synkhronos._engine.replicas import Replica
 from synkhronos._engine.spans import COMPILE, Spans
 from synkhronos._engine.variables import Entry, NewValues, Registry, is_torn, mark_torn, stream

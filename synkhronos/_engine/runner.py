@@ -41,9 +41,9 @@ from synkhronos._compiling.compile_cache import import_numba
 from synkhronos._compiling.progress import stop_telling
 from synkhronos._engine.commands.base import Command, WithoutMaster, clock
 from synkhronos._engine.group_options import GroupOptions
-from synkhronos._engine.inventory import Inventory
 from synkhronos._engine.member import Member
 from synkhronos._engine.reports import check_reports, note_master
+from synkhronos._engine.shippable import Inventory
 from synkhronos._engine.startup import cancelling, start_members
 from synkhronos._engine.trace import Trace
 from synkhronos._engine.transactions import Transactions

@@ -15,8 +15,7 @@ from synkhronos._engine.member import Member
 from synkhronos._errors import GroupError, InputError
 from synkhronos._host.arena import Arena, Views
 from synkhronos._host.cores import MasterCores
-from synkhronos._transport.channels.channel import Channel
-from synkhronos._transport.channels.inline import InlineChannel
+from synkhronos._transport.channels.channel import Channel, InlineChannel
 from synkhronos._transport.communicators.gpus import with_gpus
 from synkhronos._transport.communicators.shared_memory import SharedMemory
 from synkhronos._transport.communicators.solo import Solo

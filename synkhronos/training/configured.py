@@ -40,8 +40,8 @@ from synkhronos.training._from_config.metrics import metrics_of
 from synkhronos.training._from_config.optimizer import ConfiguredOptimizer, shared_rate
 from synkhronos.training._from_config.rows import first, rows_of, split
 from synkhronos.training._from_config.rules import exchange_of, training_rule_of
+from synkhronos.training._run.options import step_rows
 from synkhronos.training._run.shapes import check_network, check_rows, shapes_of
-from synkhronos.training._step_rows import step_rows
 from synkhronos.training._stops import stops_of
 from synkhronos.training.callbacks import Best, EarlyStopping, Plateau, Target
 from synkhronos.training.config import Config, Stop, optimizer_of

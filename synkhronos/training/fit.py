@@ -39,9 +39,9 @@ from synkhronos.rules._base import Rule
 from synkhronos.training._descriptions import described
 from synkhronos.training._pairs.pair import Pair
 from synkhronos.training._run.augmentation import check_words
+from synkhronos.training._run.evaluation import TestedRows
 from synkhronos.training._run.options import taken_by
 from synkhronos.training._run.serial_check import SerialCheck
-from synkhronos.training._run.tested_rows import TestedRows
 from synkhronos.training._run.tracing import TracedSteps
 from synkhronos.training.callbacks import EarlyStopping, Target
 from synkhronos.training.net import Net, inputs_of, is_net, net_of, training_function

@@ -44,13 +44,12 @@ from synkhronos.training._run.evaluation import Evaluation, not_augmented
 from synkhronos.training._run.events import RunControl
 from synkhronos.training._run.feeds import Feed, blocks_of, listed, rows_of
 from synkhronos.training._run.loop import Loop
-from synkhronos.training._run.options import Due, Options
+from synkhronos.training._run.options import Due, Options, step_rows
 from synkhronos.training._run.position import Position
 from synkhronos.training._run.precision import check_precision, precision_of
 from synkhronos.training._run.shapes import check_network, check_rows, shapes_of
 from synkhronos.training._run.state import RunState
 from synkhronos.training._run.subscribers import Subscribers
-from synkhronos.training._step_rows import step_rows
 from synkhronos.training._stops import stops_of
 from synkhronos.training.callbacks import EarlyStopping, Target
 from synkhronos.training.optimizers import averages_of

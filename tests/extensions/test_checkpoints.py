@@ -26,7 +26,7 @@ from user_scripts import run_script
 import synkhronos as synk
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.extensions._saving import checkpoints as module
-from synkhronos.extensions._saving import random_streams, stored_arrays
+from synkhronos.extensions._saving import random_streams
 from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.checkpoints import Checkpoints
 from synkhronos.testing.conformance import DTYPES
@@ -106,11 +106,9 @@ def test_every_dtype_and_layout(folder: Path, dtype: str, borrowed: bool) -> Non
 )
 def test_any_array_in_any_order_of_axes(value: np.ndarray, axes: list[int]) -> None:
     turned = value.transpose([a for a in axes if a < value.ndim])
-    kept = stored_arrays.storable(turned)
+    kept = module.storable(turned)
     assert kept.flags.c_contiguous
-    same(
-        stored_arrays.original(kept, turned.dtype.name, list(turned.shape)), turned.copy(order="C")
-    )
+    same(module.original(kept, turned.dtype.name, list(turned.shape)), turned.copy(order="C"))
 
 
 def test_the_defect_of_safetensors_is_what_we_avoid(tmp_path: Path) -> None:
@@ -118,7 +116,7 @@ def test_the_defect_of_safetensors_is_what_we_avoid(tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
     turned = np.arange(6.0).reshape(2, 3).T
-    save_file({"t": stored_arrays.storable(turned)}, tmp_path / "t")
+    save_file({"t": module.storable(turned)}, tmp_path / "t")
     same(load_file(tmp_path / "t")["t"], turned.copy(order="C"))
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from synkhronos.training._run import step_clock
+from synkhronos.training._run import phases
 
 
 def test_what_is_aside_is_no_steps_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(step_clock.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(phases.time, "monotonic", lambda: now[0])
     aside: list[float] = []
-    clock = step_clock.StepClock(aside.append)
+    clock = phases.StepClock(aside.append)
 
     def passes(seconds: float) -> None:
         now[0] += seconds

@@ -9,6 +9,6 @@ the master's end                       a worker's end
 ``quit(grace)``, ``close()``           (``next()`` returns None)
 =====================================  ==========================================
 
-``channel.Channel`` describes the master's end. ``inline`` is for a group of one, ``one_node`` for
-the processes of one machine, ``multi_node`` for several machines.
+``channel.Channel`` describes the master's end. ``InlineChannel`` is for a group of one,
+``one_node`` for the processes of one machine, ``multi_node`` for several machines.
 """

@@ -50,7 +50,6 @@ from synkhronos.extensions._apart.points import Point
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._saving.named_variables import Saved, check_array, named_variables
 from synkhronos.extensions._saving.random_streams import fetch_states, rebuild, set_states
-from synkhronos.extensions._saving.stored_arrays import original, storable
 from synkhronos.extensions._step.training_function import TrainingFunction
 
 FORMAT = 1
@@ -768,3 +767,19 @@ def _plain(value: object) -> object:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} cannot be JSON")
+
+
+def storable(value: np.ndarray) -> np.ndarray:
+    """In C order, which safetensors 0.8.0 assumes (its issue 825); complex numbers as pairs."""
+    found = np.asarray(value, order="C")  # np.ascontiguousarray would make 0-d values 1-d
+    if found.dtype.kind == "c":
+        half = np.dtype(f"f{found.dtype.itemsize // 2}")
+        found = found.reshape(-1).view(half).reshape(*found.shape, 2)
+    return found
+
+
+def original(stored: np.ndarray, dtype: str, shape: Sequence[int]) -> np.ndarray:
+    """The array that `storable` had, from its stored values."""
+    if stored.dtype.name != dtype:
+        stored = stored.reshape(-1).view(dtype)
+    return stored.reshape(tuple(shape))

@@ -18,9 +18,8 @@ from synkhronos._api.report import Report
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.group import Group
 from synkhronos.extensions._step.installed_step import InstalledStep
-from synkhronos.extensions._step.reports import report_of
 from synkhronos.extensions._step.same_rows import SameRows
-from synkhronos.extensions._step.step_report import Rows, StepReport
+from synkhronos.extensions._step.step_report import Rows, StepReport, report_of
 from synkhronos.rules._base import By, Rule
 
 

@@ -53,11 +53,10 @@ from synkhronos.training._run.events import Event, RunControl
 from synkhronos.training._run.feeds import Feed
 from synkhronos.training._run.nonfinite import Guard
 from synkhronos.training._run.options import Due, Options
-from synkhronos.training._run.phases import PhaseTimes
+from synkhronos.training._run.phases import PhaseTimes, StepClock
 from synkhronos.training._run.progress import Progress
 from synkhronos.training._run.signals import Signals
 from synkhronos.training._run.state import RunState
-from synkhronos.training._run.step_clock import StepClock
 from synkhronos.training.optimizers import skips_in
 
 log = logging.getLogger("synkhronos")

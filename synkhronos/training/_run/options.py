@@ -1,4 +1,4 @@
-"""The options of a run, as its trainer has checked them."""
+"""The options of a run, as its trainer has checked them; which of them says the rows of a step."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from synkhronos.rules._base import Rule
 
 
 @dataclass(frozen=True)
@@ -40,3 +42,17 @@ def taken_by(function: Callable[..., object], given: Mapping[str, object]) -> di
     {'epochs': 3, 'save': None}
     """
     return {name: given[name] for name in inspect.signature(function).parameters if name in given}
+
+
+Option = tuple[str, Any]  # its name and its value
+
+
+def step_rows(rule: Rule | None, batch: object, member_batch: object) -> tuple[Option, Option]:
+    """The option that says the rows of a step, and the one that must be None.
+
+    Without a rule members step together.
+    """
+    of_group, of_member = ("batch", batch), ("member_batch", member_batch)
+    if rule is None or rule.counts_batches_by == "group":
+        return of_group, of_member
+    return of_member, of_group

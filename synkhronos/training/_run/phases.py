@@ -1,8 +1,10 @@
-"""Where the time of an epoch went in each member, for the record of a run."""
+"""The seconds of steps, and where the time of an epoch went in each member."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.training._run.feeds import Feed
@@ -73,3 +75,47 @@ def _since(before: Sequence[float], now: Sequence[float]) -> list[float]:
     if len(before) != len(now) or any(b > n for b, n in zip(before, now, strict=True)):
         return list(now)
     return [n - b for b, n in zip(before, now, strict=True)]
+
+
+class StepClock:
+    """Says how long each step took.
+
+    A step takes the time since the one before, with the script's work between the two. Validation
+    and checkpoints are aside: their seconds are no step's.
+
+    Parameters
+    ----------
+    set_aside : callable
+        Is told of the seconds that are no step's.
+    """
+
+    def __init__(self, set_aside: Callable[[float], None]) -> None:
+        # when the latest step ended, in seconds of `time.monotonic`, later by what was aside since
+        self.latest = 0.0
+        self._set_aside = set_aside
+        self._left: float | None = None
+
+    def start(self) -> None:
+        """Begin to count the next step; the time since `leave` is aside."""
+        self.latest = time.monotonic()
+        if self._left is not None:
+            self._set_aside(self.latest - self._left)
+
+    def step(self) -> float:
+        """The seconds of the step that has just ended."""
+        now = time.monotonic()
+        seconds, self.latest = now - self.latest, now
+        return seconds
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """A context between two steps that is no part of either."""
+        began = time.monotonic()
+        yield
+        seconds = time.monotonic() - began
+        self.latest += seconds
+        self._set_aside(seconds)
+
+    def leave(self) -> None:
+        """End to count, until the next `start`."""
+        self._left = time.monotonic()

@@ -1,15 +1,15 @@
-"""Columns of pyarrow's tables as arrays: their types, holes, lists, and texts that are labels."""
+"""Columns of pyarrow's tables as arrays: their types, holes, lists and labels, and `classes`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from synkhronos._checks import shown
-from synkhronos._errors import BackendMissing
+from synkhronos._checks import check_integer, is_integer, shown
+from synkhronos._errors import BackendMissing, InputError, InputTypeError
 from synkhronos.training.sources._files import NotNumbers
 from synkhronos.training.sources._paths import few
 
@@ -298,3 +298,20 @@ def check_exact(name: str, array: np.ndarray, dtype: np.dtype, where: Where) -> 
             f"column {name!r} is {array.dtype} and has {array[at]} in {where(at)}, whose digits "
             f"{dtype}, the common type, does not hold: read it as a source of its own"
         )
+
+
+def check_classes(what: str, value: Any) -> int | tuple[str, ...] | None:
+    """The number of classes, or the names of classes in the order of their numbers."""
+    if value is None:
+        return None
+    if is_integer(value):
+        return check_integer(f"{what}: classes", value, 1)
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    names = tuple(name for name in value if isinstance(name, str)) if several else ()
+    if not names or len(names) < len(value):
+        raise InputTypeError(
+            f"{what}: classes={shown(value)}: give the number of classes, or a list of their names"
+        )
+    if len(set(names)) < len(names):
+        raise InputError(f"{what}: classes={shown(value)} has a name twice")
+    return names

@@ -19,11 +19,18 @@ from synkhronos._checks import (
 )
 from synkhronos._errors import InputError, SourceError
 from synkhronos._host.secrets import without_secrets
-from synkhronos.training.sources._columns import File, Kind, Values, check_exact, is_text, selected
+from synkhronos.training.sources._columns import (
+    File,
+    Kind,
+    Values,
+    check_classes,
+    check_exact,
+    is_text,
+    selected,
+)
 from synkhronos.training.sources._conversion import convert, remarks_of, version_of
 from synkhronos.training.sources._copies import is_remote, name_of_copy, on_this_machine
 from synkhronos.training.sources._files import Described, FileSource, Options
-from synkhronos.training.sources._labels import check_classes
 from synkhronos.training.sources._lines import CSV, Dialect, separator_of
 from synkhronos.training.sources._parquet import Parquet
 from synkhronos.training.sources._paths import cache_folder

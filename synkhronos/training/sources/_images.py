@@ -18,13 +18,13 @@ from synkhronos._checks import (
     shown,
 )
 from synkhronos._errors import InputError
+from synkhronos.training.sources._columns import check_classes
 from synkhronos.training.sources._files import (
     Described,
     FileSource,
     Format,
     Options,
 )
-from synkhronos.training.sources._labels import check_classes
 from synkhronos.training.sources._listings import (
     Listing,
     in_folders,

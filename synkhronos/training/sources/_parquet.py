@@ -15,6 +15,7 @@ from synkhronos._host.files import check_regular
 from synkhronos.training.sources._columns import (
     File,
     Where,
+    check_classes,
     check_flat,
     first_shape,
     is_one,
@@ -35,7 +36,6 @@ from synkhronos.training.sources._files import (
     check_listed,
     check_stored,
 )
-from synkhronos.training.sources._labels import check_classes
 
 PARQUET = (".parquet", ".pq")
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}  # bytes of values in memory, where not 8

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from synkhronos._host import files
-from synkhronos.training._record.exporters.numbers import numbers_of
-from synkhronos.training._record.exporters.target import Target
+from synkhronos.training._record.exporters.target import Target, numbers_of
 from synkhronos.training._record.run_folder import is_later, step_of_return
 
 

@@ -9,8 +9,7 @@ from itertools import batched
 from pathlib import Path
 
 from synkhronos._host import files
-from synkhronos.training._record.exporters.numbers import finite, numbers_of
-from synkhronos.training._record.exporters.target import Target
+from synkhronos.training._record.exporters.target import Target, finite, numbers_of
 from synkhronos.training._record.run_folder import read_starts
 
 # limits of MLflow's REST API, for one request and for a value

@@ -9,8 +9,7 @@ from pathlib import Path
 from tensorboardX import SummaryWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from synkhronos.training._record.exporters.numbers import finite, numbers_of
-from synkhronos.training._record.exporters.target import Target
+from synkhronos.training._record.exporters.target import Target, finite, numbers_of
 from synkhronos.training._record.run_folder import read_starts, step_of_return
 
 

@@ -1,1 +1,0 @@
-"""Parts of ``synk completion``: scripts by which a shell completes words."""
