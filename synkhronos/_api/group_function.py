@@ -50,21 +50,14 @@ class _Posted:
 
 
 class GroupFunction(Shippable):
-    """The common base of `Function`, `TrainFunction` and PyMC's rounds, which each hold one.
-
-    Parameters
-    ----------
-    group : Group
-    plan : Plan
-    n_outputs : int, optional
-        The plan's outputs that calls return; the others are computed too and stay in the members.
-        Default: all are returned.
-    """
+    """The common base of `Function`, `TrainFunction` and PyMC's rounds, which each hold one."""
 
     def __init__(
         self,
         group: Group,
         plan: Plan,
+        # the plan's outputs that calls return; the others are computed too and stay in the members.
+        # Default: all are returned
         n_outputs: int | None = None,
     ) -> None:
         self.group = group

@@ -218,18 +218,11 @@ class Report:
 
 
 class Measurements:
-    """Counts of the clocks of one function, and the reports on them.
-
-    Parameters
-    ----------
-    group : Group
-    number : int
-        The function's.
-    """
+    """Counts of the clocks of one function, and the reports on them."""
 
     def __init__(self, group: Group, number: int) -> None:
         self._group = group
-        self._number = number
+        self._number = number  # the function's
         self._clocks: Clocks | None = None
         self._before: list[list[float]] = []
         self._over_nodes = False

@@ -53,17 +53,7 @@ log = logging.getLogger("synkhronos")
 
 
 class Changes:
-    """The changes of the current command.
-
-    Parameters
-    ----------
-    variables : Registry
-    held : Held
-        The arrays that new values are copied into.
-    interrupts : Interrupts
-    master : int
-        Its rank.
-    """
+    """The changes of the current command."""
 
     def __init__(
         self, variables: Registry, held: HeldArrays, interrupts: Interrupts, master: int
@@ -72,8 +62,8 @@ class Changes:
         self.edition = 0
         self.interrupts = interrupts  # of this process
         self._variables = variables
-        self._held = held
-        self._master = master
+        self._held = held  # the arrays that new values are copied into
+        self._master = master  # its rank
         self._undo: dict[int, tuple[Entry, object]] = {}
         self._sent: list[Entry] = []
         self._marks: dict[int, bool] = {}

@@ -48,15 +48,7 @@ PLAIN = Weighing()
 
 
 class _Exchanges:
-    """The members that meet during a call, and the first error.
-
-    Parameters
-    ----------
-    weights : sequence of float, or None
-        Rows of those in `members`; None: all count the same.
-    members : tuple of int, or None
-        The ranks that have rows; None: all.
-    """
+    """The members that meet during a call, and the first error."""
 
     def __init__(
         self,
@@ -66,8 +58,8 @@ class _Exchanges:
     ) -> None:
         self._communicator = communicator
         self.rank, self.size = communicator.rank, communicator.size
-        self._weights = weights
-        self._members = members
+        self._weights = weights  # rows of those in `members`; None: all count the same
+        self._members = members  # the ranks that have rows; None: all
         ranks = range(self.size) if members is None else members
         self._has_rows = self.rank in ranks
         shares = normalized([1.0] * len(ranks) if weights is None else weights)

@@ -26,16 +26,7 @@ from synkhronos._transport.shared_state.waiting import GroupEnded
 
 
 class Transactions:
-    """Runs commands in one member and in the members below it.
-
-    Parameters
-    ----------
-    member : Member
-    channel : Channel
-        To the members below.
-    kept : callable, optional
-        Is called with the member and the variables that a command has changed for good.
-    """
+    """Runs commands in one member and in the members below it."""
 
     def __init__(
         self,
@@ -44,9 +35,10 @@ class Transactions:
         kept: Callable[[Member, list[Entry]], None] | None = None,
     ) -> None:
         self.member = member
-        self.channel = channel
+        self.channel = channel  # to the members below
         self.undecided = False  # whether the latest command has no verdict yet
         self._number = 0  # of the latest command, 0 until it is posted
+        # is called with the member and the variables that a command has changed for good
         self._kept = kept
         self._serves = False  # the members above number the commands
         self._forked = False  # this process is a fork of the member

@@ -29,17 +29,12 @@ class Moments(CollectiveOp):
     """values, running mean, running variance -> mean, variance, and the next running values.
 
     Mean and variance are taken over all axes except the last one.
-
-    Parameters
-    ----------
-    momentum : float
-        The weight of the batch's values in the next running values.
     """
 
     __props__ = ("momentum",)
 
     def __init__(self, momentum: float) -> None:
-        self.momentum = momentum
+        self.momentum = momentum  # the weight of the batch's values in the next running values
 
     def update_map(self) -> dict[int, int]:
         """By output: the input whose new value it is. pytensor-ml finds states by this method."""

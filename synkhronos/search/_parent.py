@@ -24,31 +24,12 @@ class Parent(Slots[TrialProcess]):
     `run` ends when there are enough trials, or a callback has stopped the study. It raises a
     SynkhronosError after too many failed trials in a row, and exceptions of the storage or of a
     callback. Trials that run then are killed, and given back.
-
-    Parameters
-    ----------
-    study : optuna.Study
-    slots : sequence of sequences of int
-        The cores of each.
-    settings : Settings
-    owner : mapping
-        This search, as its trials name it.
-    trials : int
-        In all, with those that the study has.
-    limit : float
-        Seconds for a trial.
-    failures : int
-        Raise after this number of failed trials in a row.
-    target : float or None
-        Ask for no trial after this value.
-    callbacks : sequence of callables
-        Called with the study and a trial that has ended.
     """
 
     def __init__(
         self,
         study: Any,
-        slots: Sequence[Sequence[int]],
+        slots: Sequence[Sequence[int]],  # the cores of each
         settings: Settings,
         owner: Mapping[str, object],
         *,
@@ -56,16 +37,16 @@ class Parent(Slots[TrialProcess]):
         limit: float,
         failures: int,
         target: float | None,
-        callbacks: Sequence[studies.Callback],
+        callbacks: Sequence[studies.Callback],  # called with the study and a trial that has ended
     ) -> None:
         super().__init__(slots, "search")
         self._study = study
         self._settings = settings
-        self._owner = owner
-        self._trials = trials
-        self._limit = limit
-        self._failures = failures
-        self._target = target
+        self._owner = owner  # this search, as its trials name it
+        self._trials = trials  # in all, with those that the study has
+        self._limit = limit  # seconds for a trial
+        self._failures = failures  # raise after this number of failed trials in a row
+        self._target = target  # ask for no trial after this value
         self._callbacks = list(callbacks)
         self._failed = 0  # trials in a row
         self._stopped = False  # by a callback

@@ -59,15 +59,10 @@ class CommandCache[C]:
 
     The channel sends a command object that it knows as a number only. So an equal command should
     be the same object.
-
-    Parameters
-    ----------
-    size : int
-        Commands to keep; the oldest is dropped first.
     """
 
     def __init__(self, size: int = 1) -> None:
-        self._size = size
+        self._size = size  # commands to keep; the oldest is dropped first
         self._kept: dict[Hashable, C] = {}
 
     def find(self, key: Hashable, variables: Iterable[Entry] = ()) -> C | None:

@@ -86,15 +86,7 @@ class _FromRoot:
 
 
 class Leaders:
-    """One leader's end.
-
-    Parameters
-    ----------
-    transport : MessageTransport
-    wait : callable
-        ``wait(ready)`` returns once ready() is true and watches the node meanwhile; see
-        `Waiter.wait`.
-    """
+    """One leader's end."""
 
     def __init__(
         self, transport: MessageTransport, wait: Callable[[Callable[[], bool]], None]
@@ -102,6 +94,8 @@ class Leaders:
         self.rank = transport.rank
         self.size = transport.size
         self._transport = transport
+        # `wait(ready)` returns once ready() is true and watches the node meanwhile; see
+        # `Waiter.wait`
         self._wait = wait
         self._parent = (transport.rank - 1) // ARITY if transport.rank else None
         first = ARITY * transport.rank + 1

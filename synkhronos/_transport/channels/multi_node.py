@@ -34,23 +34,7 @@ _MESSAGE, _FLOATS = b"\0", b"\1"  # the first byte of reports
 
 
 class MultiNodeChannel(Channel):
-    """The master's end.
-
-    Parameters
-    ----------
-    here : OneNodeChannel
-        The channel to the members of this node.
-    leaders : Leaders
-    placement : Placement
-    pids, labels : list of int, list of str
-        By rank: the process id, and the device and node.
-    broadcast : callable
-        Sends an array of bytes to all leaders, which must call it, too.
-    closed : callable
-        Called at the end.
-    devices : tuple of Device
-        By rank.
-    """
+    """The master's end."""
 
     def __init__(
         self,
@@ -63,13 +47,15 @@ class MultiNodeChannel(Channel):
         closed: Callable[[], None],
         devices: tuple[Device, ...],
     ) -> None:
-        self._closed = closed
-        self._here = here
+        self._closed = closed  # called at the end
+        self._here = here  # the channel to the members of this node
         self._leaders = leaders
         self._placement = placement
+        # by rank: the process id, and the device and node
         self._pids = pids
         self._labels = labels
-        self.devices = devices
+        self.devices = devices  # by rank
+        # sends an array of bytes to all leaders, which must call it, too
         self._broadcast = broadcast
         self._sent = SentCommands()
         self._all_reported = True

@@ -40,18 +40,7 @@ log = logging.getLogger("synkhronos")
 
 
 class Inspector(TimeLimits):
-    """Reports members that are late.
-
-    Parameters
-    ----------
-    words : ControlWords
-    master : int
-    workers : list of Worker
-    stacks : sequence of Descriptor
-        By rank, the file for the member's stacks.
-    devices : sequence of str
-        By rank, the member's device.
-    """
+    """Reports members that are late."""
 
     def __init__(
         self,
@@ -69,8 +58,8 @@ class Inspector(TimeLimits):
         self._words = words.of
         self._master = master
         self._workers = workers
-        self._stacks = stacks
-        self._devices = devices
+        self._stacks = stacks  # by rank, the file for the member's stacks
+        self._devices = devices  # by rank, the member's device
         self._number = -1
         self._began = self._looked = 0.0
         self._compiled = 0.0  # seconds in which a member has compiled

@@ -58,23 +58,15 @@ def with_gpus(host: SharedMemory | Hierarchy, members_per_gpu: int) -> Communica
 
 
 class Gpus(Communicator):
-    """Moves arrays between members that are each on a GPU.
-
-    Parameters
-    ----------
-    host : SharedMemory or Hierarchy
-        The communicator for arrays in the host's memory, of the same members.
-    shared : bool
-        Whether several members of a node are on one GPU.
-    """
+    """Moves arrays between members that are each on a GPU."""
 
     on_gpus = True
 
     def __init__(self, host: SharedMemory | Hierarchy, shared: bool) -> None:
         self.rank, self.size = host.rank, host.size
         self.nodes, self.leader = host.nodes, host.leader
-        self._host = host
-        self._shared = shared
+        self._host = host  # the communicator for arrays in the host's memory, of the same members
+        self._shared = shared  # whether several members of a node are on one GPU
         self._link: Link | None = None
         self._refused = False  # all members know that NCCL cannot connect them
         self._vote = np.zeros(3, np.int64)

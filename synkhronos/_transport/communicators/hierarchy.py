@@ -40,26 +40,15 @@ _SUMS = (Reduction.SUM, Reduction.AVG)
 
 
 class Hierarchy(Communicator):
-    """Moves arrays between the members of several nodes.
-
-    Parameters
-    ----------
-    within : SharedMemory
-        The node's communicator.
-    placement : Placement
-    node : int
-        This node's number.
-    between : BetweenNodes or None
-        None in members that are not a leader.
-    """
+    """Moves arrays between the members of several nodes."""
 
     def __init__(
         self, within: SharedMemory, placement: Placement, node: int, between: BetweenNodes | None
     ) -> None:
-        self._within = within
+        self._within = within  # the node's communicator
         self._placement = placement
-        self._node = node
-        self._between = between
+        self._node = node  # this node's number
+        self._between = between  # None in members that are not a leader
         self._single = max(placement.sizes) == 1  # the same in all nodes, which must act alike
         self._beside: Arena | None = None
         self._processes: weakref.WeakSet[SummingProcess] = weakref.WeakSet()

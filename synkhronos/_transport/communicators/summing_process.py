@@ -30,20 +30,7 @@ _MODULE = "synkhronos._transport.communicators.summing"
 
 
 class SummingProcess(BackgroundSums):
-    """Adds gradients up between nodes, while the members compute; it ends with its leader.
-
-    Parameters
-    ----------
-    node : Node
-    between : BetweenNodes
-    rank : int
-        Of the leader, for messages.
-    sums : Sums
-    arena : Arena
-        What `sums` is about lies there.
-    cores : sequence of int
-        Where it may run.
-    """
+    """Adds gradients up between nodes, while the members compute; it ends with its leader."""
 
     def __init__(
         self,
@@ -56,10 +43,10 @@ class SummingProcess(BackgroundSums):
     ) -> None:
         self._node = node
         self._between = between
-        self._rank = rank
+        self._rank = rank  # of the leader, for messages
         self._sums = sums
-        self._arena = arena
-        self._cores = cores
+        self._arena = arena  # what `sums` is about lies there
+        self._cores = cores  # where it may run
         self._board = Board(arena.buffer, sums.board, sums.members)
         self._given: np.ndarray | None = None
         self._child: ChildProcess | None = None

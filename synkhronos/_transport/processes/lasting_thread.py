@@ -21,15 +21,10 @@ class _Lasting(threading.Thread):
 
 
 class LastingThread:
-    """Calls one function, in the main thread or in a thread that ends after all processes.
-
-    Parameters
-    ----------
-    pidfds : callable
-        Returns descriptors of the processes that the function has started; they are closed here.
-    """
+    """Calls one function, in the main thread or in a thread that ends after all processes."""
 
     def __init__(self, pidfds: Callable[[], Iterable[int]]) -> None:
+        # returns descriptors of the processes that the function has started; they are closed here
         self._pidfds = pidfds
         self._thread: threading.Thread | None = None
 

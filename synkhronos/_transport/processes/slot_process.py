@@ -23,34 +23,20 @@ _LOOK_SECONDS = 0.001
 
 
 class SlotProcess:
-    """A fresh interpreter, bound to the cores of its slot.
-
-    Parameters
-    ----------
-    module : str
-        Its ``main(task)`` runs. The task has also ``requests`` and ``replies``: descriptors of the
-        pipes, that it writes to and reads from.
-    task : mapping
-    cores : sequence of int
-    descriptors : sequence of int
-        What the process inherits beside the pipes.
-    lifeline : int
-        See `interpreter.lifeline`.
-    members : int or None
-        What ``fork()`` starts in it.
-    log : path or None
-        A file for what it prints, which is appended. None: it prints where this process does.
-    """
+    """A fresh interpreter, bound to the cores of its slot."""
 
     def __init__(
         self,
+        # its `main(task)` runs. The task has also `requests` and `replies`: descriptors of the
+        # pipes, that it writes to and reads from
         module: str,
         task: Mapping[str, object],
         cores: Sequence[int],
         *,
-        descriptors: Sequence[int],
-        lifeline: int,
-        members: int | None,
+        descriptors: Sequence[int],  # what the process inherits beside the pipes
+        lifeline: int,  # see `interpreter.lifeline`
+        members: int | None,  # what `fork()` starts in it
+        # a file for what it prints, which is appended. None: it prints where this process does
         log: Path | None,
     ) -> None:
         self.cores = cores

@@ -41,12 +41,7 @@ _NOTE, _NOTE_BYTES = 2048, 512
 
 
 class Status:
-    """The page of this process.
-
-    Parameters
-    ----------
-    arena : Arena
-    """
+    """The page of this process."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena

@@ -141,22 +141,7 @@ def runnable() -> int:
 
 
 class Waiter:
-    """Waits of one member for control words of the others.
-
-    Parameters
-    ----------
-    rank, master : int
-    words : ControlWords
-    bells : sequence of int
-        By rank, the eventfd that wakes the member.
-    abort : int
-    crowded : bool
-        Whether members outnumber cores.
-    owned : sequence of Descriptor
-        In the master, the bells and others, which the program may close. They are looked at every
-        100 ms at most: before this member wakes one that sleeps, and while it sleeps itself. A bell
-        is also looked at before each wake: another file may have its number.
-    """
+    """Waits of one member for control words of the others."""
 
     def __init__(
         self,
@@ -165,14 +150,14 @@ class Waiter:
         words: ControlWords,
         bells: Sequence[int],
         abort: int,
-        crowded: bool,
+        crowded: bool,  # whether members outnumber cores
         owned: Sequence[Descriptor] = (),
     ) -> None:
         self.rank = rank
         self._master = words.of[master]
         self._mine = words.of[rank]
         self._words = words.of
-        self._bells = bells
+        self._bells = bells  # by rank, the eventfd that wakes the member
         self._spin = 0.0 if crowded or not _ORDERED else SPIN_SECONDS
         self._least_yields = 0 if self._spin else YIELDS_WHERE_CROWDED
         self._first_looks = _LOOKS if self._spin else 1
@@ -186,6 +171,9 @@ class Waiter:
         self._poll.register(bells[rank], select.POLLIN)
         self._poll.register(abort, select.POLLIN)
         self._abort = abort
+        # in the master, the bells and others, which the program may close. They are looked at every
+        # 100 ms at most: before this member wakes one that sleeps, and while it sleeps itself. A
+        # bell is also looked at before each wake: another file may have its number
         self._owned = owned
         self._eventfds = os.fstat(bells[rank]).st_ino  # they are one file to the kernel
         self._pidfds: dict[int, int] = {}

@@ -20,18 +20,11 @@ class Output:
 
     Lines that are not relayed from a worker belong to rank 0. No write waits for a reader: a signal
     would have to wait, too.
-
-    Parameters
-    ----------
-    shown : collection of int, or None
-        Ranks whose lines are shown; None: all.
-    logs : RankLogs or None
-        Gets the lines of rank 0. The workers' own are written by their node.
     """
 
     def __init__(self, shown: Collection[int] | None, logs: RankLogs | None) -> None:
-        self._shown = shown
-        self._logs = logs
+        self._shown = shown  # ranks whose lines are shown; None: all
+        self._logs = logs  # gets the lines of rank 0. The workers' own are written by their node
         self._lines = {1: b"", 2: b""}  # the beginning of the next line of each stream
         self._done = {1: 0, 2: 0}  # bytes of the unfinished line that are shown already
         self._waiting = {1: bytearray(), 2: bytearray()}  # for the readers of this process's output

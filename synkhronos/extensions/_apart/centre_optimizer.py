@@ -85,12 +85,6 @@ def _check(partition: Partition, params: Sequence[SharedVariable], what: str) ->
 class ElementwiseUpdate:
     """The compiled functions of a recipe.
 
-    Parameters
-    ----------
-    recipe : ElementwiseRecipe
-    settings : list of array
-        The values of the recipe's settings, 0-d; they may change between two steps.
-
     Notes
     -----
     The mode is always NUMBA, without fast arithmetic, which would round an element differently at
@@ -99,6 +93,7 @@ class ElementwiseUpdate:
 
     def __init__(self, recipe: ElementwiseRecipe, settings: Sequence[np.ndarray]) -> None:
         self.recipe = recipe
+        # the values of the recipe's settings, 0-d; they may change between two steps
         self._settings = settings
         self._scalar_dtypes = [v.type.dtype for v in recipe.scalars]
         self._loops: dict[np.dtype, tuple[Any, tuple[int, ...]]] = {}

@@ -40,30 +40,17 @@ def first_vectors(kinds: Sequence[str], first: Sequence[np.ndarray]) -> list[Vec
 
 
 class Meeting:
-    """How a meeting treats the vectors of those who meet: of members, or of nodes.
-
-    Parameters
-    ----------
-    rule : RoundRule or None
-        None: only states are averaged, if `publish`.
-    rows : list of float
-        That each of those who meet has used since the last meeting.
-    here : slice
-        Those of them on this node.
-    publish : bool
-        Whether variables of the optimizer's states get the mean of all states.
-    comm : Communicator
-    """
+    """How a meeting treats the vectors of those who meet: of members, or of nodes."""
 
     def __init__(
         self,
         rule: RoundRule | None,
-        rows: list[float],
+        rows: list[float],  # that each of those who meet has used since the last meeting
         here: slice,
         publish: bool,
         comm: Communicator,
     ) -> None:
-        self._rule = rule
+        self._rule = rule  # None: only states are averaged, if `publish`
         self._policy = "keep" if rule is None else rule.policy
         # whether members go on from the values of others
         self.swaps = rule is not None and rule.swaps
@@ -72,7 +59,8 @@ class Meeting:
         equal = [1.0 / len(rows)] * len(rows)
         self._rows = normalized(rows) if any(rows) else equal
         self._weights = self._rows if rule is None or rule.by_rows else equal
-        self._here = here
+        self._here = here  # those of them on this node
+        # whether variables of the optimizer's states get the mean of all states
         self._publish = publish
         self._comm = comm
         self._scratch: dict[np.dtype, np.ndarray] = {}

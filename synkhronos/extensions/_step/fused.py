@@ -21,26 +21,16 @@ from synkhronos.extensions._step.resident_recipe import ResidentRecipe
 
 
 class Fused:
-    """One program for outputs and new values, without communication.
-
-    Parameters
-    ----------
-    recipe : ResidentRecipe
-    replica : Replica
-        Of the loss, the outputs and the gradients.
-    call : Call
-    partials : tuple of (int, bool)
-        As for a Step.
-    """
+    """One program for outputs and new values, without communication."""
 
     def __init__(
         self,
         recipe: ResidentRecipe,
         replica: Replica,
         call: Call,
-        partials: Sequence[tuple[int, bool]],
+        partials: Sequence[tuple[int, bool]],  # as for a Step
     ) -> None:
-        self._replica = replica
+        self._replica = replica  # of the loss, the outputs and the gradients
         own = replica.recipe
         extra: list[object] = [own.outputs[i] for i in call.extra]
         whole: list[tuple[Any, object]] = list(

@@ -78,15 +78,7 @@ class TrainPlan:
 
 
 class InstalledStep:
-    """A planned training function in its group.
-
-    Parameters
-    ----------
-    group : Group
-    plan : TrainPlan
-    command_of : callable, optional
-        The command of a step, from its `Call`, as for `GroupFunction.call`.
-    """
+    """A planned training function in its group."""
 
     def __init__(
         self,
@@ -102,6 +94,7 @@ class InstalledStep:
         self.entries: Sequence[tuple[Entry, np.ndarray | None]] = ()
         self._member: Member | None = None  # that the update is installed in
         self._finish: Any = None
+        # the command of a step, from its `Call`, as for `GroupFunction.call`
         self._command_of = command_of
         function, partition = plan.function, plan.partition
         self.function = GroupFunction(group, function, plan.n_outputs)

@@ -77,27 +77,15 @@ def telling_plan(function: Plan, first: int, count: int) -> tuple[Plan, Order]:
 
 
 class Overlap:
-    """One member's part in sums that are made while it computes.
-
-    Parameters
-    ----------
-    recipe : FlatRecipe
-    member : Member
-    arena : Arena
-        Where the vectors are: that of `Communicator.mappable`.
-    published : list of list of array
-        Of each member of the node, its flat vectors.
-    totals : list of array
-        Those of the node's leader.
-    """
+    """One member's part in sums that are made while it computes."""
 
     def __init__(
         self,
         recipe: FlatRecipe,
         member: Member,
-        arena: Arena,
-        published: list[list[np.ndarray]],
-        totals: list[np.ndarray],
+        arena: Arena,  # where the vectors are: that of `Communicator.mappable`
+        published: list[list[np.ndarray]],  # of each member of the node, its flat vectors
+        totals: list[np.ndarray],  # those of the node's leader
     ) -> None:
         comm = member.communicator
         node, members = member.on_node.node, comm.home.size

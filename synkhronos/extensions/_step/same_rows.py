@@ -21,15 +21,10 @@ class SameRows:
     """Counts calls with an integer batch on the same inputs, and warns once.
 
     In a call an integer means the first rows, but in `fit` the rows of each step.
-
-    Parameters
-    ----------
-    inputs : int
-        How many inputs have rows; in a call they come first.
     """
 
     def __init__(self, inputs: int) -> None:
-        self._inputs = inputs
+        self._inputs = inputs  # how many inputs have rows; in a call they come first
         self._told: list[bool] = []
         self._ids: tuple[int, ...] = ()
         self._found: list[Callable[[], object]] = []

@@ -20,31 +20,19 @@ Sums = Callable[[int, int, int], np.ndarray | float]
 
 
 class SparseSum:
-    """The gradients of a node, what it sends of them, and what it keeps.
-
-    Parameters
-    ----------
-    recipe : FlatRecipe
-    rank, node : int
-        This member's rank on its node, and the node's number.
-    accumulated : numpy.ndarray
-        Memory of the node, bucket after bucket, for the sum of gradient and residual.
-    totals : list of array
-        Memory of the node for the step's gradient, by bucket.
-    residuals : list of array
-        By parameter, a row for each node.
-    """
+    """The gradients of a node, what it sends of them, and what it keeps."""
 
     def __init__(
         self,
         recipe: FlatRecipe,
-        rank: int,
-        node: int,
+        rank: int,  # this member's, on its node
+        node: int,  # its number
         accumulated: np.ndarray,
-        totals: Sequence[np.ndarray],
-        residuals: Sequence[np.ndarray],
+        totals: Sequence[np.ndarray],  # memory of the node for the step's gradient, by bucket
+        residuals: Sequence[np.ndarray],  # by parameter, a row for each node
     ) -> None:
         assert recipe.sparse is not None
+        # memory of the node, bucket after bucket, for the sum of gradient and residual
         self._accumulated = accumulated
         self._residuals = [r.reshape(len(r), -1) for r in residuals]
         self._node = node

@@ -118,38 +118,23 @@ def _part(rows: object, start: int, stop: int) -> object:
 
 
 class SourceView:
-    """A source as another dtype, another shape or scale, or a part of its rows: a source, too.
-
-    Parameters
-    ----------
-    source : source
-    dtype : numpy.dtype, optional
-        Default: that of the source.
-    start, stop : int, optional
-        Of the rows. Default: all.
-    row : tuple of int, optional
-        The shape of a row. Default: that of the source.
-    scale : float, optional
-        Values are divided by it.
-    change : callable, optional
-        Makes the rows of those of the source, before all else.
-    """
+    """A source as another dtype, another shape or scale, or a part of its rows: a source, too."""
 
     def __init__(
         self,
         source: Any,
-        dtype: Any = None,
+        dtype: Any = None,  # default: that of the source
         *,
         start: int = 0,
-        stop: int | None = None,
-        row: Sequence[int] | None = None,
+        stop: int | None = None,  # of the rows, as `start`. Default: all
+        row: Sequence[int] | None = None,  # the shape of a row. Default: that of the source
         scale: float | None = None,
         change: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
         self._source = source
-        self._change = change
+        self._change = change  # makes the rows of those of the source, before all else
         self._start = start
-        self._scale = scale
+        self._scale = scale  # values are divided by it
         last = len(source) if stop is None else stop
         self.shape = (last - start, *(source.shape[1:] if row is None else row))
         self.dtype = np.dtype(source.dtype if dtype is None else dtype)

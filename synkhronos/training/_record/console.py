@@ -34,28 +34,19 @@ type Values = Mapping[str, float] | Callable[[], Mapping[str, float] | None] | N
 
 
 class Console:
-    """Shows lines and progress on one stream.
-
-    Parameters
-    ----------
-    stream : text stream, optional
-        Default: ``sys.stderr``; in a notebook ``sys.stdout``, as the other has a red background.
-    enabled : bool
-        False: nothing is written.
-    clock : callable
-        Seconds that never go back.
-    """
+    """Shows lines and progress on one stream."""
 
     def __init__(
         self,
+        # default: `sys.stderr`; in a notebook `sys.stdout`, as the other has a red background
         stream: TextIO | None = None,
-        enabled: bool = True,
+        enabled: bool = True,  # false: nothing is written
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if stream is None:
             stream = sys.stdout if in_notebook() else sys.stderr
         self._line = Line(stream)
-        self._clock = clock
+        self._clock = clock  # seconds that never go back
         self._live = enabled and can_redraw(stream)
         self._pause = REDRAW if self._live else EVERY
         self._next = -math.inf  # when progress is shown again; infinite: never

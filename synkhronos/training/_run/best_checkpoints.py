@@ -26,18 +26,10 @@ _MOST = {"min": "lowest", "max": "highest"}
 
 
 class BestCheckpoints:
-    """The checkpoints that one callback has written.
-
-    Parameters
-    ----------
-    files : Checkpoints
-        Of the folder.
-    metric : str
-    mode : {"min", "max"}
-    """
+    """The checkpoints that one callback has written."""
 
     def __init__(self, files: Checkpoints, metric: str, mode: Mode) -> None:
-        self._files = files
+        self._files = files  # of the folder
         self._metric = metric
         self._mode = mode
         self.kept = self._ranked(self._written())  # values and steps, the best one first

@@ -246,10 +246,6 @@ class TestedRows:
     """A callback that evaluates the metrics over rows before and after the training.
 
     It stands behind callbacks that restore values at the end.
-
-    Parameters
-    ----------
-    rows : as data
     """
 
     def __init__(self, rows: object) -> None:

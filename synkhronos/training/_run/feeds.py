@@ -24,27 +24,17 @@ class Feed(Rows):
     """One pass over batches for each `for` loop, as arguments of calls.
 
     Arrays become Data once, in shared memory; a source is read in batches by a `Loader`.
-
-    Parameters
-    ----------
-    given : sequence
-        For each input with rows an array, Data, or source; or one Loader for all.
-    batches : Batches
-    inputs : sequence of Variable
-        What the arrays are for.
-    prefetch, read
-        As for `Loader`.
-    augmented : bool
-        The words of the epoch's rows are one more argument, the last one.
     """
 
     def __init__(
         self,
+        # for each input with rows an array, Data, or source; or one Loader for all
         given: Sequence[Any],
         batches: Batches,
-        inputs: Sequence[Variable],
+        inputs: Sequence[Variable],  # what the arrays are for
         prefetch: int = 2,
-        read: Any = "master",
+        read: Any = "master",  # as for `Loader`, like `prefetch`
+        # the words of the epoch's rows are one more argument, the last one
         augmented: bool = False,
     ) -> None:
         self.batches = batches

@@ -65,22 +65,7 @@ _RECORD_SECONDS = 1.0  # between two lines of steps in the record
 
 
 class Loop:
-    """One run of a trainer.
-
-    Parameters
-    ----------
-    state : RunState
-        It follows the run.
-    trainer : RunControl
-        What events name as their trainer; the loop asks nothing of it.
-    slices : int or "auto"
-    feed : Feed
-        What is trained on.
-    validated : Feed, or None
-        What metrics are evaluated on.
-    due : Due
-    options : Options
-    """
+    """One run of a trainer."""
 
     def __init__(
         self,
@@ -92,11 +77,11 @@ class Loop:
         due: Due,
         options: Options,
     ) -> None:
-        self._state = state
-        self._trainer = trainer
+        self._state = state  # it follows the run
+        self._trainer = trainer  # what events name as their trainer; the loop asks nothing of it
         self._slices = slices
-        self._feed = feed
-        self._validated = validated
+        self._feed = feed  # what is trained on
+        self._validated = validated  # what metrics are evaluated on
         self._due = due
         self._options = options
         self._train = state.train

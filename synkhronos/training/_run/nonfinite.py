@@ -36,22 +36,12 @@ Latest = tuple[tuple[Any, ...], object]
 
 
 class Guard:
-    """Looks at each step: whether `guarded` has left it out, and whether the loss is finite.
-
-    Parameters
-    ----------
-    train : TrainingFunction
-        With the method `gradients`, if it is `repeatable`.
-    skips : bool
-        Up to five steps in a row may be left out.
-    folder : Path, or None
-        For the rows that are found.
-    """
+    """Looks at each step: whether `guarded` has left it out, and whether the loss is finite."""
 
     def __init__(self, train: Any, skips: bool, folder: Path | None) -> None:
-        self._train = train
-        self._skips = skips
-        self._folder = folder
+        self._train = train  # with the method `gradients`, if it is `repeatable`
+        self._skips = skips  # up to five steps in a row may be left out
+        self._folder = folder  # for the rows that are found
         self._counts = skips_in(train.state)
         self._in_a_row = 0
         self._statistics: list[tuple[Any, object]] = []

@@ -14,20 +14,12 @@ type Seconds = Mapping[str, Sequence[float]]  # by phase, then by rank
 
 
 class PhaseTimes:
-    """Reads the clocks of a training function, epoch after epoch, without setting them back.
-
-    Parameters
-    ----------
-    train : TrainingFunction
-    feed : Feed
-    position : Position
-        Its seconds are those of the epoch.
-    """
+    """Reads the clocks of a training function, epoch after epoch, without setting them back."""
 
     def __init__(self, train: TrainingFunction, feed: Feed, position: Position) -> None:
         self._train = train
         self._feed = feed
-        self._position = position
+        self._position = position  # its seconds are those of the epoch
         # seconds of the epoch's step that compiles, which no member's clock counts
         self.compiling = 0.0
         self._measured = position.seconds  # of an epoch that is resumed: by an earlier process
@@ -82,17 +74,12 @@ class StepClock:
 
     A step takes the time since the one before, with the script's work between the two. Validation
     and checkpoints are aside: their seconds are no step's.
-
-    Parameters
-    ----------
-    set_aside : callable
-        Is told of the seconds that are no step's.
     """
 
     def __init__(self, set_aside: Callable[[float], None]) -> None:
         # when the latest step ended, in seconds of `time.monotonic`, later by what was aside since
         self.latest = 0.0
-        self._set_aside = set_aside
+        self._set_aside = set_aside  # is told of the seconds that are no step's
         self._left: float | None = None
 
     def start(self) -> None:

@@ -24,16 +24,7 @@ _SMALL_STEPS = 0.5  # of the time between steps, from which on batches are small
 
 
 class Progress:
-    """Shows a run by its console.
-
-    Parameters
-    ----------
-    train : TrainingFunction
-    feed : Feed
-    position : Position
-    epochs : int
-    enabled : bool
-    """
+    """Shows a run by its console."""
 
     def __init__(
         self,

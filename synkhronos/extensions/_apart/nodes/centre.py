@@ -21,16 +21,7 @@ from synkhronos.rules._base import RoundRule
 
 
 class NodeCentre(MemberState):
-    """The centre between the nodes, and how the members of this one train.
-
-    Parameters
-    ----------
-    inside : Inside
-    vectors : list of Vectors
-        Of the node, as `inside` has their places.
-    entries : list of (Entry, array)
-        The variables and their views of the centre.
-    """
+    """The centre between the nodes, and how the members of this one train."""
 
     def __init__(
         self,
@@ -40,8 +31,8 @@ class NodeCentre(MemberState):
     ) -> None:
         self.leaves = inside.local.leaves
         self._inside = inside
-        self._vectors = vectors
-        self._entries = entries
+        self._vectors = vectors  # of the node, as `inside` has their places
+        self._entries = entries  # the variables and their views of the centre
         inside.local.bind(entries)
 
     @property

@@ -22,24 +22,14 @@ from synkhronos.extensions._step.update import FlatUpdate, Inputs, weights_of
 
 
 class Team(MemberValues):
-    """The state of a member whose node trains as one: parameters and states are the node's.
-
-    Parameters
-    ----------
-    gradients : list of list of array
-        Of each member of the node.
-    values : list of array
-        Of the node.
-    first : list of array
-        The same for parameters and statistics, and the states that a round may begin with.
-    """
+    """The state of a member whose node trains as one: parameters and states are the node's."""
 
     def __init__(
         self,
         recipe: LocalRecipe,
         arrays: LocalArrays,
-        gradients: list[list[np.ndarray]],
-        values: list[np.ndarray],
+        gradients: list[list[np.ndarray]],  # of each member of the node
+        values: list[np.ndarray],  # of the node
         first: list[np.ndarray],
         leaves: list[np.ndarray],
         comm: Communicator,
@@ -51,6 +41,7 @@ class Team(MemberValues):
         held = arrays.of_update(values)
         self._update = FlatUpdate(flat, home.rank, gradients, held, [])
         self._comm = comm
+        # the same for parameters and statistics, and the states that a round may begin with
         self.first = first
 
     def train(
