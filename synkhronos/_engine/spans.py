@@ -21,7 +21,7 @@ class Spans:
     """The latest spans of one member."""
 
     def __init__(self, capacity: int) -> None:
-        self._capacity = capacity  # so many are kept; the oldest are overwritten
+        self._capacity = capacity  # spans that are kept; the oldest are overwritten
         self._ring = bytearray(capacity * SPAN.itemsize)
         self._count = 0
         self.number = 0  # that of the command which runs: each span gets it
