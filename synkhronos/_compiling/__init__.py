@@ -14,6 +14,7 @@ Each room imports only itself and the rooms before it.
 ``array_loops``      loops of scalars that make each step for all elements at once
 ``python_mode``      the mode of functions of a few values, which Python evaluates
 ``vectorised``       elementary and special functions that a compiler vectorises
+``kept``             what this machine has compiled before, by the keys of graphs
 ``lean``             operations of PyTensor that compile slowly, with numba code of our own
 ``progress``         tells the user of compiling and proofs
 ===================  =============================================================================

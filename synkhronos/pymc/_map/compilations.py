@@ -29,7 +29,7 @@ class Compiled:
     `compiled` is nutpie's, and `shared` are the variables of its data, by name.
     """
 
-    key: tuple[object, ...]
+    key: str
     compiled: Any
     shared: Mapping[str, SharedVariable]
 

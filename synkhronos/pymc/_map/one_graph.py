@@ -8,19 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import pytensor
 from pymc import Model
+from pymc.distributions.distribution import _support_point
+from pymc.logprob import abstract
 from pymc.model.fgraph import (
     ModelDeterministic,
     ModelFreeRV,
     ModelObservedRV,
-    ModelValuedVar,
-    ModelVar,
     fgraph_from_model,
     model_from_fgraph,
 )
 from pytensor.compile import SharedVariable
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
@@ -29,7 +28,12 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorConstant
 
+from synkhronos._compiling.kept.keys import graph_key
 from synkhronos.pymc._reading.initial_values import initial_values_of, without_initial_values
+
+# Where PyMC looks for what it does with a class; of a CustomDist it is what the user gives
+_OF_CLASSES = ("_logprob", "_logcdf", "_logccdf", "_icdf")
+REGISTRIES = (_support_point, *(getattr(abstract, n) for n in _OF_CLASSES if hasattr(abstract, n)))
 
 # What takes integers as numbers. Elsewhere they may be shapes, which graphs are built by.
 _TAKES_NUMBERS = (Elemwise, Dot, AdvancedSubtensor, ModelObservedRV)
@@ -42,7 +46,7 @@ class OneGraph:
 
     Attributes
     ----------
-    key : tuple
+    key : str
         Equal for models that differ in data only, so that one compiled function serves all.
     data : dict
         The values of the variables, by name.
@@ -50,7 +54,7 @@ class OneGraph:
         Makes the model, and returns it with the variables by name.
     """
 
-    key: tuple[object, ...]
+    key: str
     data: Mapping[str, np.ndarray]
     make: Callable[[], tuple[Model, dict[str, SharedVariable]]]
 
@@ -90,8 +94,8 @@ def one_graph(model: Model) -> OneGraph:
             made.rvs_to_initial_values[made[name]] = value
         return made, shared
 
-    key = (model.check_bounds, _made_of(starts), *_key(again, shared), *_fixed(outputs, shared))
-    return OneGraph(key, data, make)
+    more = (model.check_bounds, starts, _fixed(outputs, shared))
+    return OneGraph(graph_key([], outputs, *more, registries=REGISTRIES), data, make)
 
 
 def _is_tensor(variable: Variable) -> bool:
@@ -157,47 +161,3 @@ def _fixed(outputs: list[Variable], shared: Mapping[str, SharedVariable]) -> lis
     read = set(ancestors([v for v in named if None in v.type.shape]))
     values = [v.get_value(borrow=True) for v in shared.values() if v in read]
     return [(v.shape, v.item() if v.ndim == 0 and v.dtype.kind in "iu" else None) for v in values]
-
-
-def _key(graph: FunctionGraph, data: Mapping[str, SharedVariable]) -> tuple[object, ...]:
-    places: dict[Variable, object] = {v: ("data", name, v.type) for name, v in data.items()}
-    nodes = []
-    for number, node in enumerate(toposort(graph.outputs)):
-        for v in node.inputs:
-            if v not in places:
-                places[v] = _leaf(v, len(places))
-        nodes.append((_op_key(node.op), [places[v] for v in node.inputs]))
-        places.update({v: (number, at) for at, v in enumerate(node.outputs)})
-    return ([places[v] for v in graph.outputs], nodes)
-
-
-def _leaf(variable: Variable, number: int) -> tuple[object, ...]:
-    if isinstance(variable, Constant):
-        return ("constant", variable.signature())
-    return ("input", number, variable.type, variable.name)
-
-
-def _op_key(op: Op) -> object:
-    """Equal for equal operations; models make new transforms each time."""
-    if not isinstance(op, ModelVar):
-        return op
-    transform = op.transform if isinstance(op, ModelValuedVar) else None
-    return (type(op), op.name, op.dims, _made_of(transform))
-
-
-def _made_of(thing: object) -> object:
-    """The code and the values that a transform or a function of one is made of."""
-    if thing is None or isinstance(thing, int | float | str | type):
-        return thing
-    if isinstance(thing, Variable):
-        return thing.signature() if isinstance(thing, Constant) else thing
-    if isinstance(thing, np.ndarray):
-        return (thing.dtype.str, thing.shape, thing.tobytes())
-    if isinstance(thing, tuple | list):
-        return [_made_of(part) for part in thing]
-    if isinstance(thing, dict):
-        return [(name, _made_of(part)) for name, part in thing.items()]
-    if code := getattr(thing, "__code__", None):
-        cells = [cell.cell_contents for cell in thing.__closure__ or ()]
-        return (code, _made_of(cells), _made_of(thing.__defaults__))
-    return (type(thing), _made_of(vars(thing))) if hasattr(thing, "__dict__") else thing

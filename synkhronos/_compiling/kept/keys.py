@@ -1,0 +1,424 @@
+"""Keys of graphs: equal in every process for graphs that compile to the same code.
+
+Pickles have sets in the order of hashes, and tell whether two equal objects are one. Here each
+object is a digest of its own contents. Functions and classes of packages whose version is a part of
+the key count by their names, all others by their code.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import sys
+import types
+from collections.abc import Iterable, Sequence, Set
+from enum import Enum
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pytensor
+from pytensor.compile.mode import Mode, optdb
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.fg import AbstractFunctionGraph
+from pytensor.graph.op import HasInnerGraph, Op
+from pytensor.graph.rewriting.db import RewriteDatabase
+from pytensor.graph.traversal import toposort
+from pytensor.graph.type import Type
+
+_BYTES = 20  # of a digest
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
+_PACKAGE = "synkhronos"
+_VERSIONS = (*("numpy", "scipy", "pytensor", "pymc", "numba", "llvmlite", "nutpie"), "pytensor-ml")
+_BY_NAME = {_PACKAGE, "builtins", *(n.replace("-", "_") for n in _VERSIONS)}
+_BY_NAME |= sys.stdlib_module_names - {"__main__"}
+# what a class has, whoever wrote it, and what changes no code
+_OF_ANY_CLASS = {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__"}
+_OF_ANY_CLASS |= {"__firstlineno__", "__static_attributes__", "_abc_impl", "__annotations__"}
+_OF_TYPES = ("name", "numpy_dtype")  # what follows from the rest
+_OF_OPERATIONS = (
+    *("output_types_preference", "nfunc_spec", "view_map", "destroy_map", "is_inline"),
+    *("pullback_overrides", "pushforward_overrides"),
+)
+# PyTensor's flags that change what graphs become
+_FLAGS = (
+    *("floatX", "cast_policy", "linker", "optimizer", "on_opt_error", "on_shape_error", "cxx"),
+    *("optimizer_excluding", "optimizer_including", "optimizer_requiring", "check_input"),
+    *("optdb__max_use_ratio", "optdb__position_cutoff", "cycle_detection", "allow_gc"),
+    *("scan__allow_gc", "scan__allow_output_prealloc", "tensor__cmp_sloppy", "numba__fastmath"),
+)
+
+
+class Registry(Protocol):
+    """A function of `functools.singledispatch`."""
+
+    def dispatch(self, kind: type) -> object: ...
+
+
+class Unkeyed(NotImplementedError):
+    """A part of a graph has no key that is the same in every process; the message says which."""
+
+
+def graph_key(
+    inputs: Sequence[Variable],
+    outputs: Sequence[Variable],
+    *more: object,
+    registries: Sequence[Registry] = (),
+) -> str:
+    """The key of a graph, and of more that its compiled form depends on: letters and digits.
+
+    Shared variables count by their types, names and places, not by their values.
+
+    Parameters
+    ----------
+    inputs, outputs : sequence of Variable
+    *more : object
+        Such as options, a mode, or further graphs.
+    registries : sequence of singledispatch functions
+        What these have for classes that are not of the packages in `machine` is a part of the key.
+
+    Raises
+    ------
+    Unkeyed
+    """
+    contents = _Contents(registries)
+    try:
+        return contents.of((machine(), contents.graph(inputs, outputs, True), *more)).hex()
+    except RecursionError:
+        raise Unkeyed("the graph has objects that are nested too deeply") from None
+
+
+def machine() -> str:
+    """What compiled code depends on beside its graph: versions, the processor, PyTensor's flags."""
+    flags = [str(getattr(pytensor.config, name, None)) for name in _FLAGS]
+    return _digested("machine", [repr((_versions(), _processor(), flags)).encode()]).hex()
+
+
+@functools.cache
+def _versions() -> tuple[object, ...]:
+    found: list[object] = [sys.version, sys.implementation.cache_tag, platform.machine()]
+    for name in _VERSIONS:
+        try:
+            found.append((name, version(name)))
+        except PackageNotFoundError:
+            found.append((name, None))
+    return (*found, _sources())
+
+
+def _sources() -> str:
+    """A digest of this package's files: a checkout that is edited has other code."""
+    folder = Path(sys.modules[_PACKAGE].__path__[0])
+    found = []
+    for place, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith(".py"):
+                path = os.path.join(place, name)
+                found.append((os.path.relpath(path, folder), *_stamp(path)))
+    return _digested("sources", [repr(sorted(found)).encode()]).hex()
+
+
+@functools.cache
+def _processor() -> tuple[object, ...]:
+    """The processor as LLVM knows it, and numba's settings."""
+    try:
+        import llvmlite.binding as llvm
+    except ImportError:
+        return ()
+    settings = sorted((k, v) for k, v in os.environ.items() if k.startswith("NUMBA_"))
+    features = llvm.get_host_cpu_features()
+    return (llvm.get_host_cpu_name(), sorted(features.items()), settings)
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError as exc:
+        raise Unkeyed(f"{path} cannot be read: {exc.strerror}") from None
+    return found.st_size, found.st_mtime_ns
+
+
+class _Contents:
+    """The contents of objects, as digests."""
+
+    def __init__(self, registries: Sequence[Registry] = ()) -> None:
+        self._registries = registries
+        self._known: dict[int, tuple[object, bytes]] = {}  # with the object, whose id then stays
+        self._open: list[int] = []  # ids of objects that are being looked at
+        self._places: dict[Variable, bytes] = {}  # of the outer graph, which functions may name
+
+    def of(self, value: Any) -> bytes:
+        """The digest of an object."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return _plain(kind.__name__, value)
+        if id(value) in self._known:
+            return self._known[id(value)][1]
+        if id(value) in self._open:
+            return f"back {len(self._open) - self._open.index(id(value))}".encode()
+        self._open.append(id(value))
+        try:
+            found = self._inside(value)
+        finally:
+            self._open.pop()
+        self._known[id(value)] = value, found
+        return found
+
+    def graph(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], outer: bool = False
+    ) -> bytes:
+        """The digest of a graph: the operations, what each of them takes, types and names."""
+        places = self._places if outer else {}
+        for number, variable in enumerate(inputs):
+            places[variable] = self._leaf(variable, "input", number)
+        parts = [places[v] for v in inputs]
+        number = 0
+        for node in toposort(outputs, blockers=inputs):
+            if all(v in places for v in node.outputs):
+                continue
+            for v in node.inputs:
+                if v not in places:
+                    places[v] = self._leaf(v, "leaf", len(places))
+            number += 1
+            given = b"".join(places[v] for v in node.inputs)
+            made = self.of([(v.type, v.name) for v in node.outputs])
+            parts.append(_digested("node", [self.of(node.op), given, made]))
+            for at, v in enumerate(node.outputs):
+                places.setdefault(v, _digested("made", [f"{number} {at}".encode()]))
+        for v in outputs:
+            if v not in places:
+                places[v] = self._leaf(v, "leaf", len(places))
+        return _digested("graph", [*parts, b"outputs", *(places[v] for v in outputs)])
+
+    def _leaf(self, variable: Variable, kind: str, number: int) -> bytes:
+        if _is_a(variable, Constant):
+            return self.of(variable)
+        kind = f"{kind} {number} {_is_a(variable, SharedVariable)}"
+        return _digested(kind, [self.of(variable.type), self.of(variable.name)])
+
+    def _inside(self, value: Any) -> bytes:
+        kind = type(value)
+        if kind in (tuple, list):
+            if _PLAIN.issuperset(map(type, value)):
+                return _plain(kind.__name__, value)
+            return _digested(kind.__name__, map(self.of, value))
+        if isinstance(value, tuple | list):
+            return _digested("sequence", [self.of(kind), *map(self.of, value)])
+        if isinstance(value, dict | types.MappingProxyType):
+            pairs = sorted((self.of(k), self.of(v)) for k, v in value.items())
+            return _digested("dict", [part for pair in pairs for part in pair])
+        if isinstance(value, np.ndarray | np.generic):
+            return self._array(np.asarray(value))
+        if _is_a(value, Variable):
+            return self._variable(value)
+        if _is_a(value, AbstractFunctionGraph):
+            return self.graph(value.inputs, value.outputs)
+        if isinstance(value, type):
+            return self._class(value)
+        if isinstance(value, Enum):
+            return _digested("enum", [self.of(kind), self.of(value.name)])
+        if _is_a(value, Op):
+            return self._operation(value)
+        if _is_a(value, Type):
+            parts = [vars(value)[k] for k in sorted(vars(value)) if k not in _OF_TYPES]
+            return _digested("type", [self.of(kind), self.of(parts)])
+        if isinstance(value, Mode):
+            linker, found = type(value.linker), self._rewrites(optdb)
+            return self.of((kind, linker, value.provided_optimizer, found))
+        return self._callable(value) or self._object(value)
+
+    def _array(self, value: np.ndarray) -> bytes:
+        shape = self.of((value.dtype.str, value.dtype.names, value.shape))
+        if value.dtype.hasobject:
+            return _digested("objects", [shape, *map(self.of, value.ravel().tolist())])
+        return _digested("array", [shape, np.ascontiguousarray(value).tobytes()])
+
+    def _variable(self, value: Variable) -> bytes:
+        """A variable outside of the graph, such as one that a function names."""
+        if value in self._places:
+            return self._places[value]
+        if isinstance(value, Constant):
+            return _digested("constant", [self.of(value.type), self.of(value.data)])
+        if value.owner is not None:
+            return self.graph([], [value])
+        if value.name is None:
+            raise Unkeyed(f"a variable without a name, {value}, is no part of the graph")
+        return self._leaf(value, "named", 0)
+
+    def _operation(self, op: Op) -> bytes:
+        """An operation by what it is compared by, or else by all that it has."""
+        has: dict[str, object] = {}
+        if (props := getattr(type(op), "__props__", None)) is not None:
+            has = {name: getattr(op, name) for name in props}
+        elif not isinstance(op, HasInnerGraph):
+            has = dict(vars(op))
+        if isinstance(op, HasInnerGraph):
+            has["fgraph"] = op.fgraph
+            for name in ("info", "truncate_gradient", "name", "allow_gc"):  # of loops
+                has[name] = getattr(op, name, None)
+        more = {name: getattr(op, name, None) for name in _OF_OPERATIONS}
+        return _digested("operation", [self.of(type(op)), self.of(has), self.of(more)])
+
+    def _rewrites(self, database: Any) -> list[object]:
+        """Rewrites that others have registered, with their tags.
+
+        Those of the packages in `machine` come with the operations that they are for.
+        """
+        found: list[object] = []
+        for tag, those in database.__db__.items():
+            for each in those:
+                if isinstance(each, RewriteDatabase):
+                    found += self._rewrites(each) if each.name == tag else []
+                elif not all(map(_is_of_package, _made_of(each))):
+                    found.append((tag, each))
+        return found
+
+    def _class(self, value: type) -> bytes:
+        name = f"{value.__module__}.{value.__qualname__}"
+        if _is_by_name(value):
+            return _digested("class", [name.encode()])
+        registered = [_registered(each, value) for each in (*_numba_code(), *self._registries)]
+        own = {k: v for k, v in vars(value).items() if k not in _OF_ANY_CLASS}
+        own = {k: v for k, v in own.items() if not isinstance(v, types.GetSetDescriptorType)}
+        own = {k: v for k, v in own.items() if not isinstance(v, types.MemberDescriptorType)}
+        own = {k: v for k, v in own.items() if not k.startswith("_abc_")}
+        return _digested(
+            "class", [name.encode(), *map(self.of, (value.__bases__, own, registered))]
+        )
+
+    def _callable(self, value: Any) -> bytes | None:
+        """A function by its code and all that this names; None if it is no function."""
+        if isinstance(value, types.CodeType):
+            return self._code(value)
+        if isinstance(value, staticmethod | classmethod | types.MethodType):
+            owner = getattr(value, "__self__", None)
+            return self.of((type(value), value.__func__, owner))
+        if isinstance(value, property):
+            return _digested("property", [self.of((value.fget, value.fset, value.fdel))])
+        if isinstance(value, types.ModuleType):
+            return _digested("module", [value.__name__.encode(), *_version_of(value)])
+        if isinstance(value, types.BuiltinMethodType) and not _is_of_module(value):
+            return _digested("method", [value.__name__.encode(), self.of(value.__self__)])
+        if _is_by_name(value):
+            return _digested("named", [f"{value.__module__}.{value.__qualname__}".encode()])
+        if isinstance(value, np.ufunc):
+            return _digested("ufunc", [value.__name__.encode()])
+        value = getattr(value, "py_func", value)  # of numba's functions
+        if not isinstance(value, types.FunctionType):
+            return None
+        code = value.__code__
+        cells = [_contents_of(cell) for cell in value.__closure__ or ()]
+        named = {n: value.__globals__[n] for n in _names(code) if n in value.__globals__}
+        parts = (code, cells, value.__defaults__, value.__kwdefaults__, named, vars(value))
+        return _digested("function", map(self.of, parts))
+
+    def _code(self, code: types.CodeType) -> bytes:
+        parts = (code.co_code, code.co_consts, code.co_names, code.co_varnames, code.co_freevars)
+        numbers = (code.co_flags, code.co_argcount, code.co_kwonlyargcount, code.co_exceptiontable)
+        return _digested("code", map(self.of, (*parts, *numbers)))
+
+    def _object(self, value: object) -> bytes:
+        """Any other object, by what a pickle would make it of again."""
+        if isinstance(value, Set):  # not by the order of hashes
+            return _digested("set", [self.of(type(value)), *sorted(map(self.of, value))])
+        try:
+            made: object = value.__reduce_ex__(4)
+        except Exception as exc:
+            raise Unkeyed(f"an object of {type(value)} has no key: {exc}") from None
+        if isinstance(made, str):
+            return _digested("named", [self.of(type(value)), made.encode()])
+        assert isinstance(made, tuple)
+        listed = [None if each is None else list(each) for each in made[3:]]
+        return _digested("object", map(self.of, (*made[:3], *listed)))
+
+
+def _plain(kind: str, value: object) -> bytes:
+    return blake2b(
+        f"{kind} {value!r}".encode("utf-8", "surrogatepass"), digest_size=_BYTES
+    ).digest()
+
+
+def _is_a(value: object, kind: type) -> bool:
+    """As `isinstance`, which asks all operations for their subclasses where a class is new."""
+    return kind in type(value).__mro__
+
+
+def _digested(kind: str, parts: Iterable[bytes]) -> bytes:
+    found = blake2b(kind.encode(), digest_size=_BYTES)
+    for part in parts:
+        found.update(len(part).to_bytes(8))
+        found.update(part)
+    return found.digest()
+
+
+def _made_of(rewriter: Any) -> Iterable[object]:
+    """The functions, or classes, of a rewriter and of those in it."""
+    yield getattr(rewriter, "fn", rewriter)
+    inner = [*getattr(rewriter, "data", ()), *getattr(rewriter, "rewrites", ())]
+    for each in [*inner, getattr(rewriter, "node_rewriter", None)]:
+        if each is not None:
+            yield from _made_of(each)
+
+
+def _is_of_package(value: object) -> bool:
+    module = getattr(value, "__module__", None)
+    return isinstance(module, str) and module.partition(".")[0] in _BY_NAME
+
+
+def _is_by_name(value: object) -> bool:
+    """Whether a class or a function is importable from a package whose version is known."""
+    name = getattr(value, "__qualname__", None)
+    if not isinstance(name, str) or not _is_of_package(value):
+        return False
+    found: object = sys.modules.get(value.__module__)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is value
+
+
+def _version_of(module: types.ModuleType) -> list[bytes]:
+    if module.__name__.partition(".")[0] in _BY_NAME:
+        return []
+    file = getattr(module, "__file__", None)
+    if file is None:
+        raise Unkeyed(f"module {module.__name__} has no file")
+    return [repr(_stamp(file)).encode()]
+
+
+def _is_of_module(function: types.BuiltinMethodType) -> bool:
+    return isinstance(function.__self__, types.ModuleType | None)
+
+
+def _contents_of(cell: types.CellType) -> object:
+    try:
+        contents: object = cell.cell_contents
+    except ValueError:  # it is empty
+        return "empty"
+    return contents
+
+
+def _names(code: types.CodeType) -> Iterable[str]:
+    """The names of globals that code, and functions inside of it, may use."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _registered(registry: Registry, kind: type) -> object:
+    """The function for a class, unless it is that of all classes."""
+    found = registry.dispatch(kind)
+    return None if found is registry.dispatch(object) else found
+
+
+def _numba_code() -> tuple[Registry, ...]:
+    """Where numba's code of operations is registered."""
+    try:
+        from pytensor.link.numba.dispatch import basic
+    except ImportError:
+        return ()
+    names = ("numba_funcify_and_cache_key", "numba_funcify_default_op_cache_key", "numba_funcify")
+    return tuple(getattr(basic, n) for n in names if hasattr(basic, n))

@@ -1,0 +1,182 @@
+"""Keys of graphs: equal in every process, and different for whatever changes code."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keyed_graphs as graphs
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from keyed_graphs import GRAPHS, Scaled, X, Y, drawn, inner, key, looped, scaled_by, shared
+from pytensor.compile.mode import Mode, optdb
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+
+from synkhronos._compiling.kept import keys
+from synkhronos._compiling.kept.keys import Unkeyed, graph_key
+from synkhronos._compiling.lean.mode import lean
+
+
+def test_keys_are_equal_in_every_process() -> None:
+    """Whatever the order of sets and the addresses of objects are there."""
+    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    command = [sys.executable, "-P", str(Path(graphs.__file__))]
+    told = subprocess.run(
+        command, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True
+    )
+    there = json.loads(told.stdout)
+    # in a script the functions have the module `__main__`
+    assert there == {name: made() for name, made in GRAPHS.items()}
+    assert all(re.fullmatch("[0-9a-f]{40}", each) for each in there.values())
+    assert len(set(there.values())) == len(there)
+
+
+PAIRS: dict[str, tuple[Callable[[], str], Callable[[], str]]] = {
+    "operation": (lambda: key(X + Y), lambda: key(X - Y)),
+    "property": (lambda: key(X.sum()), lambda: key(X.sum(axis=0))),
+    "attribute": (lambda: key(Scaled(2.0)(X)), lambda: key(Scaled(3.0)(X))),
+    "order": (lambda: key(X - Y), lambda: key(Y - X)),
+    "scalar in a loop": (lambda: key(looped()), lambda: key(looped(factor=3.0))),
+    "inner graph": (lambda: key(inner()), lambda: key(inner(3.0))),
+    "constant": (lambda: key(X * 2.0), lambda: key(X * 3.0)),
+    "dtype of a constant": (
+        lambda: key(X * np.float64(2)),
+        lambda: key(X * np.float32(2)),
+    ),
+    "shape of a constant": (
+        lambda: key(X * np.ones(1)),
+        lambda: key(X * np.ones((1, 1))),
+    ),
+    "parameter of draws": (lambda: key(drawn()), lambda: key(drawn(2.0))),
+    "dtype of an input": (
+        lambda: key(X.sum()),
+        lambda: key((x := pt.vector("x", dtype="float32")).sum(), inputs=[x, Y]),
+    ),
+    "static shape": (
+        lambda: key(X.sum()),
+        lambda: key((x := pt.vector("x", dtype="float64", shape=(3,))).sum(), inputs=[x, Y]),
+    ),
+    "name": (
+        lambda: key(X.sum()),
+        lambda: key((x := pt.vector("z", dtype="float64")).sum(), inputs=[x, Y]),
+    ),
+    "place of an input": (lambda: key(X - Y), lambda: key(X - Y, inputs=[Y, X])),
+    "type of a shared variable": (lambda: key(shared() * X), lambda: key(shared("w", "int8") * X)),
+    "name of a shared variable": (lambda: key(shared() * X), lambda: key(shared("v") * X)),
+    "one shared variable": (
+        lambda: key((w := shared()) + w),
+        lambda: key(shared() + shared()),
+    ),
+    "linker": (lambda: key(X, lean("NUMBA")), lambda: key(X, Mode("py"))),
+    "rewrites": (
+        lambda: key(X, lean("NUMBA")),
+        lambda: key(X, lean("NUMBA").excluding("fusion")),
+    ),
+    "code of a function": (
+        lambda: key(X, lambda x: x * 2),
+        lambda: key(X, lambda x: x + 2),
+    ),
+    "closure": (lambda: key(X, scaled_by(2.0)), lambda: key(X, scaled_by(3.0))),
+    "global": (lambda: key(X, _with_global(2.0)), lambda: key(X, _with_global(3.0))),
+    "option": (lambda: key(X, "borrow"), lambda: key(X, None)),
+}
+
+
+def _with_global(factor: float) -> Any:
+    names: dict[str, Any] = {"factor": factor}
+    exec("def function(x):\n    return x * factor", names)
+    return names["function"]
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_what_changes_code_changes_the_key(name: str) -> None:
+    one, other = PAIRS[name]
+    assert one() == one()
+    assert other() == other()
+    assert one() != other()
+
+
+def test_values_of_shared_variables_are_no_part_of_it() -> None:
+    assert key(shared(value=1.0) * X) == key(shared(value=2.0) * X)
+
+
+def test_operations_of_the_user_count_with_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with what has been registered for their class."""
+    before = key(Scaled(2.0)(X))
+    with monkeypatch.context() as patch:
+        patch.setattr(Scaled, "perform", lambda self, node, inputs, outputs: None)
+        assert key(Scaled(2.0)(X)) != before
+    assert key(Scaled(2.0)(X)) == before
+
+    class Registry:
+        @staticmethod
+        def dispatch(kind: type) -> Any:
+            return scaled_by(2.0) if kind is Scaled else None
+
+    assert graph_key([X, Y], [Scaled(2.0)(X)], registries=[Registry]) != before
+
+
+def test_the_machine_is_a_part_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Versions, this package's own files, the processor, settings of numba, PyTensor's flags."""
+    before = keys.machine()
+
+    def now() -> str:
+        for each in (keys._versions, keys._processor):
+            each.cache_clear()
+        return keys.machine()
+
+    assert now() == before
+    for name in ("numpy", "pytensor", "pymc", "numba", "llvmlite", "nutpie"):
+        with monkeypatch.context() as patch:
+            known = keys.version
+            patch.setattr(keys, "version", lambda n, k=known, o=name: "0" if n == o else k(n))
+            assert now() != before, name
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "version", "4.0")
+        assert now() != before
+    with monkeypatch.context() as patch:
+        patch.setattr("llvmlite.binding.get_host_cpu_name", lambda: "another")
+        assert now() != before
+    with monkeypatch.context() as patch:
+        patch.setattr("llvmlite.binding.get_host_cpu_features", dict)
+        assert now() != before
+    with monkeypatch.context() as patch:
+        patch.setenv("NUMBA_OPT", "0")
+        assert now() != before
+    with monkeypatch.context() as patch:
+        (tmp_path / "edited.py").write_text("")
+        patch.setattr(sys.modules["synkhronos"], "__path__", [str(tmp_path)])
+        assert now() != before
+    for flag in ({"floatX": "float32"}, {"numba__fastmath": not pytensor.config.numba__fastmath}):
+        with pytensor.config.change_flags(**flag):
+            assert now() != before, flag
+    assert now() == before
+
+
+def test_rewrites_of_the_user_are_a_part_of_a_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of packages are registered when these are imported, for their own operations."""
+    before = key(X, lean("NUMBA"))
+    monkeypatch.setattr(optdb, "__db__", copy.copy(optdb.__db__))
+    monkeypatch.setattr(optdb, "_names", copy.copy(optdb._names))
+    for factor in (2.0, 3.0):
+        rewriter = dfs_rewriter(node_rewriter(None)(_with_global(factor)))
+        optdb.register("of_the_user", rewriter, "numba", position=1, overwrite_existing=factor > 2)
+        after = key(X, lean("NUMBA"))
+        assert after != before
+        before = after
+
+
+def test_what_has_no_key_is_named() -> None:
+    with pytest.raises(Unkeyed, match=r"TextIOWrapper'> has no key"), open(__file__) as file:
+        key(X, file)
+    with pytest.raises(Unkeyed, match="without a name"):
+        key(X, pt.vector())
