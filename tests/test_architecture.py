@@ -523,6 +523,54 @@ def test_libraries_are_imported_only_where_named(library: str) -> None:
             assert any(name == a or name.startswith(f"{a}.") for a in allowed), name
 
 
+# Parts of libraries that these do not document; only `_libraries` names them.
+PRIVATE = re.compile(
+    r"numba\.(core|np)\b|pytensor\.(link\.numba\.(cache|dispatch)|compile\.rewriting|tensor\.symbolic"
+    r"|tensor\.rewriting\.(math|fused_elemwise|scalarize))\b|nutpie\.\w|better_optimize\.\w"
+    r"|pymc\.(model\.fgraph|sampling\.mcmc|step_methods\.hmc)\b|(\w+\.)+_[a-z]"
+)
+LIBRARIES = re.compile(r"(pytensor|numba|llvmlite|pymc|nutpie|better_optimize|jax|optuna|keras)\b")
+PENDING = (
+    *("pymc._chains.progress", "pymc._chains.sampling", "pymc._density.density"),
+    *("pymc._density.nutpie", "pymc._group.advice", "pymc._map.compilations"),
+    *("pymc._map.one_graph", "pymc._reading.terms"),
+)
+DOCUMENTED = ("numba_njit", "register_funcify_default_op_cache_key", "_getvalue")
+# Of Python's own modules
+OF_PYTHON = ("_actions", "_args_from_interpreter_flags", "_exit", "_is_owned", "_run_exitfuncs")
+
+
+def test_private_names_of_libraries_are_listed() -> None:
+    """A new version of a library is then a matter of one file, and nothing is lost in silence."""
+    for name, tree in modules().items():
+        if name.startswith("_libraries.") or name in PENDING:
+            continue
+        own, asked = {*DOCUMENTED, *OF_PYTHON}, set()
+        for node in nodes(tree):
+            match node:
+                case ast.FunctionDef(name=defined) | ast.ClassDef(name=defined):
+                    own.add(defined)
+                case ast.AnnAssign(target=ast.Name(id=defined)) | ast.arg(arg=defined):
+                    own.add(defined)
+                case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=defined):
+                    own.add(defined)
+                case ast.Attribute(attr=used) | ast.keyword(arg=str(used)):
+                    asked.add(used)
+                case ast.Call(func=ast.Name(id="getattr" | "hasattr"), args=[_, given, *_]):
+                    asked.add(str(getattr(given, "value", "")))
+                case ast.ImportFrom(module=str(module), level=0):
+                    assert LIBRARIES.match(module) is None or not [
+                        each.name
+                        for each in node.names
+                        if PRIVATE.match(f"{module}.{each.name}") and each.name not in DOCUMENTED
+                    ], f"{name} imports from {module}"
+                case ast.alias(name=used) | ast.Constant(value=str(used)):
+                    private = LIBRARIES.match(used) and PRIVATE.match(used)
+                    assert not private or " " in used, f"{name} names {used}"
+        foreign = {each for each in asked - own if re.match("_[a-zA-Z]", each)}
+        assert not foreign, f"{name} asks for {foreign}: list them in _libraries"
+
+
 def test_types_are_checked_without_optional_libraries() -> None:
     """mypy would stop at the import of one that `pip install synkhronos[check]` leaves out."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())

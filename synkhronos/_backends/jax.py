@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -47,6 +46,8 @@ from synkhronos._compiling.late_imports import imported_jax
 from synkhronos._errors import GroupError, InputTypeError
 from synkhronos._host.aligned import BORDER, aligned_empty
 from synkhronos._host.devices import Device
+from synkhronos._libraries.jax import JAX
+from synkhronos._libraries.library import optional_gain
 from synkhronos._proofs import reductions
 from synkhronos._proofs.reductions import Reduction, accumulator, check_alike, result_dtype
 
@@ -467,8 +468,9 @@ _settings: dict[str, _Setting] = {}
 
 def has_run() -> bool:
     """Whether JAX has started a backend in this process."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    return bool(getattr(bridge, "_backends", None))
+    with optional_gain():
+        return JAX.is_imported("_backends") and bool(JAX.get("_backends"))
+    return False
 
 
 def bind(device: Device, spans: bool = False) -> Callable[[], None]:
@@ -562,10 +564,10 @@ def _hold(settings: Mapping[str, str]) -> None:
 
 def _option(name: str) -> Any:
     """JAX's option of the name of an environment variable, or the variable if there is none."""
-    jax = imported_jax()
-    if jax is None or name not in _OPTIONS:
-        return os.environ.get(name, _OPTIONS.get(name))
-    return jax.config._read(name.lower())  # some options are not attributes
+    with optional_gain():
+        if imported_jax() is not None and name in _OPTIONS:
+            return JAX.get("_read")(name.lower())  # some options are not attributes
+    return os.environ.get(name, _OPTIONS.get(name))
 
 
 def _set(name: str, value: str | None, option: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from pytensor.graph.basic import Constant
 from pytensor.link.basic import JITLinker
 from pytensor.link.numba.linker import NumbaLinker
 
-from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.library import optional_gain, usable
 from synkhronos._libraries.pytensor import PYTENSOR
 
 
@@ -89,4 +88,4 @@ def import_numba() -> None:
     mode = str(pytensor.config.mode)
     linker = str(pytensor.config.linker)
     if mode == "NUMBA" or (mode == "Mode" and linker in ("auto", "numba")):
-        importlib.import_module("pytensor.link.numba.dispatch")
+        usable("synkhronos._compiling.lean.dispatch")

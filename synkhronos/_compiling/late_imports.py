@@ -52,4 +52,4 @@ def imported_jax() -> Any:
     ArviZ puts a module of the name into ``sys.modules`` that imports JAX, for some seconds, once an
     attribute of it is read. Such a module counts as not imported.
     """
-    return sys.modules.get("jax") if "jax._src" in sys.modules else None
+    return sys.modules.get("jax") if "jax.numpy" in sys.modules else None

@@ -18,6 +18,8 @@ from synkhronos._engine.runner import retried
 from synkhronos._engine.shippable import Shippable
 from synkhronos._engine.variables import Entry, check_dense, define, is_array, make_contiguous
 from synkhronos._errors import InputError
+from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.pytensor import PYTENSOR
 from synkhronos._transport import serialization
 
 # The number by which the members know a shared variable; None: no such variable
@@ -123,9 +125,11 @@ def _reduce_wrapped(op: Any) -> object:
     kind = type(op)
     if kind is not FromFunctionOp:  # a derived class pickles itself
         return op.__reduce_ex__(4)
-    function = op._FromFunctionOp__fn
-    infer_shape = op._FromFunctionOp__infer_shape
-    return FromFunctionOp, (function, op.itypes, op.otypes, infer_shape)
+    with optional_gain():
+        function = PYTENSOR.of(op, "_FromFunctionOp__fn")
+        infer_shape = PYTENSOR.of(op, "_FromFunctionOp__infer_shape")
+        return FromFunctionOp, (function, op.itypes, op.otypes, infer_shape)
+    return op.__reduce_ex__(4)
 
 
 def _reduce_reduction(op: CAReduce) -> object:

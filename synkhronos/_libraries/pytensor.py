@@ -12,7 +12,6 @@ PYTENSOR = Library(
     names={
         "operations of this package have no code for numba": (
             f"{_BASIC}:get_numba_type",
-            f"{_BASIC}:numba_njit",
             f"{_BASIC}:register_funcify_and_cache_key",
         ),
         "first calls take longer, since PyTensor's own numba code is used": (
@@ -26,6 +25,14 @@ PYTENSOR = Library(
             "pytensor.tensor.rewriting.fused_elemwise:FusedElemwise",
             "pytensor.tensor.rewriting.scalarize:ScalarizedElemwise",
         ),
+        "loops of operations such as softmax take longer": (
+            "pytensor.compile.rewriting:inline_ofg_node",
+            "pytensor.tensor.symbolic:FusibleSymbolicOp",
+            "pytensor.tensor.symbolic:FusibleSymbolicOpDerivative",
+        ),
+        "more exponentials are computed than are needed": (
+            "pytensor.tensor.rewriting.math:local_mul_exp_to_exp_add",
+        ),
         "numba compiles the function of each graph twice": (
             "pytensor.link.numba.cache:CACHED_SRC_FUNCTIONS",
             f"{_BASIC}:numba_funcify_and_cache_key",
@@ -34,6 +41,11 @@ PYTENSOR = Library(
             f"{_BASIC}:NUMBA_CONSTANT_SIZE_LIMIT",
             f"{_BASIC}:numba_funcify_default_op_cache_key",
         ),
+        "an operation of wrap_py whose function is not importable stays in this process": (
+            "pytensor.compile.ops:FromFunctionOp()._FromFunctionOp__fn",
+            "pytensor.compile.ops:FromFunctionOp()._FromFunctionOp__infer_shape",
+        ),
+        "vectorize_graph takes no collectives": ("pytensor.graph.replace:_vectorize_node",),
     },
 )
 __getattr__ = PYTENSOR.get

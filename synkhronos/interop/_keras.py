@@ -23,6 +23,7 @@ from pytensor.graph.basic import Variable
 
 from synkhronos._checks import shown
 from synkhronos._errors import BackendMissing, InputError, InputTypeError
+from synkhronos._libraries.keras import KERAS
 from synkhronos.interop._keras_json import model_of
 from synkhronos.interop._operations import Called
 from synkhronos.training.metrics import Metric, accuracy
@@ -317,8 +318,8 @@ def _shapes(model: Any) -> list[tuple[tuple[int, ...], str, bool]]:
 
 def _seeds(model: Any) -> set[int]:
     """The states of the model's random generators, by their ids."""
-    layers = model._flatten_layers()
-    return {id(g.state) for each in layers for g in getattr(each, "_seed_generators", ())}
+    layers = KERAS.of(model, "_flatten_layers")()
+    return {id(g.state) for each in layers for g in KERAS.of(each, "_seed_generators")}
 
 
 def _words(x: Any, seed: int) -> tuple[list[Variable], dict[object, object]]:
@@ -338,7 +339,7 @@ def _check_model(keras: ModuleType, model: Any) -> None:
             f"from_keras: {model.name} has no weights yet, or none to train: build it, such as by "
             "keras.Input as its first layer"
         )
-    for each in model._flatten_layers():
+    for each in KERAS.of(model, "_flatten_layers")():
         if getattr(each, "activity_regularizer", None) is not None:
             raise InputError(
                 f"from_keras: layer {each.name} has an activity_regularizer, a loss that is not a "
@@ -368,7 +369,8 @@ def _accuracy(loss: object, scores: Any, target: Any) -> Metric | None:
     """The share of right answers, of a loss that compares with classes."""
     name = getattr(loss, "__name__", type(loss).__name__).replace("_", "").lower()
     if name == "binarycrossentropy" and scores.type.ndim == target.type.ndim:
-        logits = getattr(loss, "_fn_kwargs", {}).get("from_logits", False)
+        settings: dict[str, Any] = getattr(loss, "get_config", dict)()
+        logits = settings.get("from_logits", False)
         right = pt.eq(scores > (0.0 if logits else 0.5), target > 0.5)
         return Metric(
             [right.sum(dtype="int64"), pt.ones_like(target, dtype="int64").sum()],

@@ -17,7 +17,6 @@ import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import OutputStorageType
-from pytensor.graph.replace import _vectorize_node
 from pytensor.scalar.basic import int64 as token_type
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
@@ -25,6 +24,8 @@ from pytensor.tensor.variable import TensorVariable
 from synkhronos._engine import graph_exchanges
 from synkhronos._engine.graph_collectives import FIRST_TOKEN, CollectiveOp
 from synkhronos._engine.graph_exchanges import PLAIN, Weighing
+from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.pytensor import PYTENSOR
 from synkhronos._proofs.reductions import Reduction, result_dtype
 
 SUM, PROD = Reduction.SUM, Reduction.PROD
@@ -260,10 +261,13 @@ def _slope(op: Reduction, given: TensorVariable, output: TensorVariable) -> Tens
     return pt.switch(zero, pt.switch(pt.eq(zeros, 1), others, 0), alone)
 
 
-@_vectorize_node.register(AllReduce)
-@_vectorize_node.register(Broadcast)
 def _of_batch(
     op: _Combining, node: Apply, values: TensorVariable, token: TensorVariable
 ) -> TensorVariable:
     """Over a batch of values the operation is the same, since it is element by element."""
     return op.make_node(values, node.inputs[-1])
+
+
+with optional_gain():
+    for _kind in AllReduce, Broadcast:
+        PYTENSOR.get("_vectorize_node").register(_kind)(_of_batch)

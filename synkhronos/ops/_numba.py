@@ -13,11 +13,7 @@ import numba
 import numpy as np
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
-from pytensor.link.numba.dispatch.basic import (
-    get_numba_type,
-    numba_njit,
-    register_funcify_default_op_cache_key,
-)
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
 from synkhronos._engine.graph_collectives import SameSteps, same_steps
 from synkhronos._engine.graph_exchanges import (
@@ -29,6 +25,7 @@ from synkhronos._engine.graph_exchanges import (
     scattered,
 )
 from synkhronos._engine.ready_values import tell
+from synkhronos._libraries.pytensor import get_numba_type
 from synkhronos._proofs.reductions import Reduction
 from synkhronos.ops._collectives import (
     AllGather,

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from synkhronos._checks import check_integer, options_checked, or_none, shown
 from synkhronos._errors import BackendMissing, InputError, InputTypeError, SynkhronosError
 from synkhronos._host import files
 from synkhronos._host.files import check_place
+from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.optuna import OPTUNA
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -227,16 +229,19 @@ def ends_itself(study: Study) -> bool:
 
 def call_back(study: Study, trial: Trial, callbacks: Iterable[Callback]) -> bool:
     """Call each; returns whether one has called ``study.stop()``."""
-    here = study._thread_local
-    before = here.in_optimize_loop
-    here.in_optimize_loop = True  # Optuna refuses study.stop() outside of its own loop
-    study._stop_flag = False
+    here = SimpleNamespace(in_optimize_loop=False)
+    with optional_gain():  # Optuna refuses study.stop() outside of its own loop
+        OPTUNA.put(study, "_stop_flag", False)
+        here = OPTUNA.of(study, "_thread_local")
+    before, here.in_optimize_loop = here.in_optimize_loop, True
     try:
         for callback in callbacks:
             callback(study, trial)
     finally:
         here.in_optimize_loop = before
-    return bool(study._stop_flag)
+    with optional_gain():
+        return bool(OPTUNA.of(study, "_stop_flag"))
+    return False
 
 
 def running(study: Study) -> list[FrozenTrial]:

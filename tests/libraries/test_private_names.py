@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import pkgutil
 import sys
 import warnings
@@ -14,16 +15,24 @@ from typing import Any
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.compile.ops import FromFunctionOp
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.db import EquilibriumDB, SequenceDB
 from pytensor.link.numba.linker import NumbaLinker
 
 import synkhronos as synk
 from synkhronos import _libraries
+from synkhronos._backends import jax as jax_backend
 from synkhronos._compiling.compile_cache import uncacheable
+from synkhronos._compiling.lean import rewrite
 from synkhronos._compiling.lean.closed import ClosedLinker
 from synkhronos._compiling.lean.linker import LeanLinker
+from synkhronos._compiling.vectorised import rewrite as vectorised_rewrite
+from synkhronos._engine import shipping
 from synkhronos._libraries import library as library_module
 from synkhronos._libraries.library import Library, NameGone, optional_gain, usable
 from synkhronos._transport.processes.fork_safety import numba_parallel_has_run
+from synkhronos.search._studies import call_back
 
 pytest.importorskip("pymc")
 pytest.importorskip("nutpie")
@@ -57,8 +66,8 @@ def take(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     module, _, path = place.partition(":")
     *owners, last = path.split(".")
     owner: Any = functools.reduce(getattr, owners, importlib.import_module(module))
-    classes = owner.__mro__ if isinstance(owner, type) else [owner]
-    monkeypatch.delattr(next(each for each in classes if last in vars(each)), last)
+    places = [owner, *(owner if isinstance(owner, type) else type(owner)).__mro__]
+    monkeypatch.delattr(next(each for each in places if last in vars(each)), last)
 
 
 def again(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
@@ -155,7 +164,7 @@ def test_code_that_needs_the_name_is_not_used(
         assert not usable(f"synkhronos.{modules[0]}")
 
 
-@pytest.mark.parametrize("name", ["Compiler", "_finalize_final_module", "numba_njit"])
+@pytest.mark.parametrize("name", ["Compiler", "_finalize_final_module"])
 def test_a_linker_without_code_of_its_own(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     [place] = [place for _, place in HELD if place.endswith(name)]
     monkeypatch.setattr(NumbaLinker, "jit_compile", lambda self, fn: ("plain", fn))
@@ -201,3 +210,54 @@ def test_threads_of_numba_that_are_not_seen(monkeypatch: pytest.MonkeyPatch) -> 
     take(monkeypatch, "numba.np.ufunc.parallel:_is_initialized")
     with pytest.warns(synk.VersionWarning, match="is forked"):
         assert not numba_parallel_has_run()
+
+
+def test_exponentials_that_pytensor_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then its own rewrite stays in the mode."""
+    take(monkeypatch, "pytensor.tensor.rewriting.math:local_mul_exp_to_exp_add")
+    again(monkeypatch, "_compiling.lean.exponentials")
+    database = SequenceDB()
+    database.register("specialize", EquilibriumDB())
+    monkeypatch.setattr(rewrite, "optdb", database)
+    with pytest.warns(synk.VersionWarning, match="more exponentials"):
+        rewrite.register()
+    assert "synkhronos_lean_operations" in database
+    assert rewrite.instead() == ()
+
+
+def test_operations_whose_graphs_stay_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    take(monkeypatch, "pytensor.compile.rewriting:inline_ofg_node")
+    graph = FunctionGraph(outputs=[pt.special.softmax(pt.dvector("x"))], clone=False)
+    before = graph.outputs[0]
+    with pytest.warns(synk.VersionWarning, match="softmax"):
+        vectorised_rewrite._Open().rewrite(graph)
+    assert graph.outputs[0] is before
+
+
+def test_an_operation_that_pickles_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    op = FromFunctionOp(math.sqrt, [pt.dscalar], [pt.dscalar], None)
+    assert shipping._reduce_wrapped(op)[1][0] is math.sqrt
+    monkeypatch.setattr(FromFunctionOp, "__reduce__", lambda self: "as it does")
+    del op._FromFunctionOp__fn
+    with pytest.warns(synk.VersionWarning, match="wrap_py"):
+        assert shipping._reduce_wrapped(op) == "as it does"
+
+
+def test_jax_without_private_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    take(monkeypatch, "jax._src.xla_bridge:_backends")
+    with pytest.warns(synk.VersionWarning, match="JAX has run is forked"):
+        assert not jax_backend.has_run()
+    take(monkeypatch, "jax:config._read")
+    with pytest.warns(synk.VersionWarning, match="JAX's option"):
+        assert jax_backend._option("JAX_PLATFORMS") == "cpu"
+
+
+def test_callbacks_of_a_study_that_cannot_be_stopped() -> None:
+    study: Any = SimpleNamespace()
+    called: list[Any] = []
+    with pytest.warns(synk.VersionWarning, match="_stop_flag"):
+        assert not call_back(study, None, [lambda *given: called.append(given)])
+    assert called == [(study, None)]
+    assert not vars(study)

@@ -13,9 +13,8 @@ from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.scalar import basic as ps
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import mul, true_div
-from pytensor.tensor.rewriting.math import local_mul_exp_to_exp_add
 
-PLAIN = "local_mul_exp_to_exp_add"  # the name of PyTensor's rewrite
+from synkhronos._libraries.pytensor import local_mul_exp_to_exp_add
 
 
 @node_rewriter([mul, true_div])  # type: ignore[untyped-decorator]

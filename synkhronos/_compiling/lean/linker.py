@@ -42,8 +42,9 @@ class LeanLinker(NumbaLinker):
         """Return the compiled function of a graph: its bits do not depend on what was cached."""
         function, key = fn
         with optional_gain():
+            from pytensor.link.numba.dispatch.basic import numba_njit
+
             from synkhronos._compiling.lean.own_copies import WithOwnCopies
-            from synkhronos._libraries.pytensor import numba_njit
 
             return numba_njit(
                 function.py_func,

@@ -11,9 +11,8 @@ from pytensor.compile.mode import Mode, get_mode
 from pytensor.link.numba.linker import NumbaLinker
 
 from synkhronos._compiling.compile_cache import compiles_at_call
-from synkhronos._compiling.lean import exponentials
 from synkhronos._compiling.lean.linker import LeanLinker
-from synkhronos._compiling.lean.rewrite import TAG, register
+from synkhronos._compiling.lean.rewrite import TAG, instead, register
 from synkhronos._compiling.vectorised.rewrite import tags
 
 
@@ -31,7 +30,7 @@ def lean(mode: object) -> Any:
 def with_lean(mode: Mode) -> Mode:
     """A mode for numba, with this package's operations."""
     register()
-    found: Mode = mode.including(TAG, *tags()).excluding(exponentials.PLAIN)
+    found: Mode = mode.including(TAG, *tags()).excluding(*instead())
     return found
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
+from pytensor.link.numba.dispatch.basic import numba_njit
 
 from synkhronos._libraries.numba import cgutils, ensure_blas
-from synkhronos._libraries.pytensor import numba_njit
 
 VERSION = 1  # part of the key of cached machine code: change it whenever the code changes
 
@@ -208,7 +208,7 @@ def product(dtype: str) -> Any:
     """A function of numba: (x, y) -> x @ y."""
     kind = np.dtype(dtype)
 
-    @numba_njit  # type: ignore[untyped-decorator]
+    @numba_njit
     def dot(x: Any, y: Any) -> Any:
         out = np.empty((x.shape[0], y.shape[1]), kind)
         code: Any = _multiply(x, y, out)  # numba gives the first

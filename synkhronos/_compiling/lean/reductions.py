@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numba import types
 from numba.extending import intrinsic, overload
+from pytensor.link.numba.dispatch.basic import numba_njit
 
 from synkhronos._libraries.numba import cgutils
-from synkhronos._libraries.pytensor import compile_numba_function_src, numba_njit
+from synkhronos._libraries.pytensor import compile_numba_function_src
 
 VERSION = 1  # part of the key of cached machine code: change it whenever the code changes
 
@@ -223,13 +224,13 @@ def reduction(op: Any, ndim: int, narrow: np.dtype, wide: np.dtype) -> Any:
 
     if narrow == wide:
 
-        @numba_njit(inline="always")  # type: ignore[untyped-decorator]
+        @numba_njit(inline="always")
         def narrowed(out: object) -> Any:
             return out
 
     else:
 
-        @numba_njit  # type: ignore[untyped-decorator]
+        @numba_njit
         def narrowed(out: Any) -> Any:
             return out.astype(narrow)
 

@@ -14,7 +14,6 @@ from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.math import Dot, cast
 from pytensor.tensor.shape import SpecifyShape
 
-from synkhronos._compiling.lean.exponentials import join_alike
 from synkhronos._compiling.lean.gathers import GathersByLoops
 from synkhronos._compiling.lean.narrow import WithoutAxesOfOne
 from synkhronos._compiling.lean.op import Lean
@@ -23,6 +22,7 @@ from synkhronos._compiling.where import Where
 from synkhronos._libraries.library import tell, usable
 
 TAG = "synkhronos_lean"
+_JOINED = f"{TAG}_exponentials"
 _FLOATS = ("float32", "float64")
 _BEFORE_FUSION = 48.6
 _BEFORE_INDEXED_LOOPS = 99.0  # PyTensor joins gathers and loops at 100
@@ -124,7 +124,10 @@ def register() -> None:
     """
     if TAG in optdb:
         return
-    optdb["specialize"].register("synkhronos_lean_exponentials", join_alike, TAG)
+    if usable("synkhronos._compiling.lean.exponentials"):
+        from synkhronos._compiling.lean.exponentials import join_alike
+
+        optdb["specialize"].register(_JOINED, join_alike, TAG)
     for name, kind, position in (
         ("operations", _Replace, _LAST),
         ("outer_products", SumsOfOuterProducts, _BEFORE_FUSION),
@@ -132,6 +135,11 @@ def register() -> None:
         ("gathers", GathersByLoops, _BEFORE_INDEXED_LOOPS),
     ):
         optdb.register(f"synkhronos_lean_{name}", kind(tag=TAG), TAG, "numba", position=position)
+
+
+def instead() -> tuple[str, ...]:
+    """The names of PyTensor's rewrites instead of which there are rewrites of this package."""
+    return ("local_mul_exp_to_exp_add",) if _JOINED in optdb["specialize"] else ()
 
 
 def register_where(operation: type) -> None:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from pytensor.link.numba.dispatch.basic import numba_njit
 
 from synkhronos._compiling.lean.reductions import flat
-from synkhronos._libraries.pytensor import compile_numba_function_src, numba_njit
+from synkhronos._libraries.pytensor import compile_numba_function_src
 
 VERSION = 1  # part of the key of cached machine code: change it whenever the code changes
 

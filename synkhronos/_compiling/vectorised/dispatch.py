@@ -6,6 +6,7 @@ from importlib import import_module
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
+from pytensor.link.numba.dispatch.basic import numba_njit
 from pytensor.scalar.basic import Composite
 from pytensor.tensor.elemwise import Elemwise
 
@@ -19,7 +20,6 @@ from synkhronos._libraries.pytensor import (
     numba_funcify_and_cache_key,
     numba_funcify_Composite,
     numba_funcify_FusedElemwise,
-    numba_njit,
     numba_typify,
     register_funcify_and_cache_key,
 )

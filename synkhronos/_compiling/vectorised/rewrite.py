@@ -9,20 +9,19 @@ from contextvars import ContextVar
 from typing import Any
 
 from pytensor.compile.mode import optdb
-from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.basic import constant
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.math import cast
-from pytensor.tensor.symbolic import FusibleSymbolicOp, FusibleSymbolicOpDerivative
 from pytensor.tensor.variable import TensorConstant
 
 from synkhronos._compiling.vectorised.indexed import SumsByIndexOutside
 from synkhronos._compiling.vectorised.op import Vectorised, has_vectorised
 from synkhronos._compiling.vectorised.table import has_code
 from synkhronos._compiling.where import Where
-from synkhronos._libraries.library import usable
+from synkhronos._libraries.library import optional_gain, usable
+from synkhronos._libraries.pytensor import PYTENSOR
 
 _TAG = "synkhronos_vectorised"
 _BEFORE_REPLACING = 48.4
@@ -54,12 +53,14 @@ class _Open(Where):
 
     def change(self, fgraph: Any) -> None:
         """Replace the operations until there are none."""
-        kinds = FusibleSymbolicOp | FusibleSymbolicOpDerivative
-        while found := [n for n in fgraph.toposort() if isinstance(n.op, kinds)]:
-            for node in found:
-                if node in fgraph.apply_nodes:
-                    pairs = list(zip(node.outputs, inline_ofg_node(node), strict=True))
-                    fgraph.replace_all(pairs, reason=_TAG)
+        with optional_gain():
+            kinds = PYTENSOR.get("FusibleSymbolicOp"), PYTENSOR.get("FusibleSymbolicOpDerivative")
+            inline = PYTENSOR.get("inline_ofg_node")
+            while found := [n for n in fgraph.toposort() if isinstance(n.op, kinds)]:
+                for node in found:
+                    if node in fgraph.apply_nodes:
+                        pairs = list(zip(node.outputs, inline(node), strict=True))
+                        fgraph.replace_all(pairs, reason=_TAG)
 
 
 class _Replace(Where):

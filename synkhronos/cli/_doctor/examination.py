@@ -33,6 +33,13 @@ from synkhronos._host.devices import get_n_gpu, has_plugin, visible_gpus
 from synkhronos._host.environment import blas, driver, versions
 from synkhronos._host.polling import readable
 from synkhronos._host.system import trouble
+from synkhronos._libraries.jax import JAX
+from synkhronos._libraries.keras import KERAS
+from synkhronos._libraries.numba import NUMBA
+from synkhronos._libraries.nutpie import NUTPIE
+from synkhronos._libraries.optuna import OPTUNA
+from synkhronos._libraries.pymc import PYMC
+from synkhronos._libraries.pytensor import PYTENSOR
 from synkhronos._transport.processes.fork_safety import reasons_against_fork
 from synkhronos.cli._doctor.mpi_round_trip import round_trip
 from synkhronos.cli._mpi_launcher import launcher, version_of
@@ -67,6 +74,7 @@ EXTRAS = {
     "jax2onnx": ("networks as ONNX files", "onnx"),
     "torch": ("", ""),
 }
+LIBRARIES = (PYTENSOR, NUMBA, PYMC, NUTPIE, JAX, OPTUNA, KERAS)  # with their private names
 DESCRIPTORS = 256  # a soft limit below this gets a note
 _CUDA = 'pip install "synkhronos[cuda12]", or "synkhronos[cuda13]" if your driver supports CUDA 13'
 _SECONDS = 10.0  # limit for a worker to end after its master was killed
@@ -105,9 +113,17 @@ def examine() -> Iterator[Finding]:
 def _versions() -> Iterator[Finding]:
     for name, number in versions(("synkhronos", "pytensor", "numpy", "numba")).items():
         if number:
-            yield Finding("versions", name, GOOD, number)
+            yield Finding("versions", name, GOOD, number + _tried(name, number))
     yield Finding("versions", "Python", GOOD, platform.python_version())
     yield Finding("versions", "Linux", GOOD, f"{platform.release()}, {platform.machine()}")
+
+
+def _tried(package: str, number: str) -> str:
+    """Which versions of a library have the private names that are used, if this is another one."""
+    for library in LIBRARIES:
+        if library.package == package and number not in library.tried.split(" and "):
+            return f"; {library.tried} was tried"
+    return ""
 
 
 def _guards() -> Iterator[Finding]:
@@ -239,7 +255,7 @@ def _nccl() -> Iterator[Finding]:
 def _extras() -> Iterator[Finding]:
     for name, number in versions(EXTRAS).items():
         if number:
-            yield Finding("libraries", name, GOOD, number)
+            yield Finding("libraries", name, GOOD, number + _tried(name, number))
             continue
         use, extra = EXTRAS[name]
         fix = f'pip install "synkhronos[{extra}]"' if extra else ""

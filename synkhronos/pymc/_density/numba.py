@@ -7,12 +7,12 @@ from typing import Any
 
 import numba
 from pytensor.link.numba.dispatch.basic import (
-    get_numba_type,
     numba_njit,
     register_funcify_default_op_cache_key,
 )
 
 from synkhronos._compiling.lean.rewrite import register_where
+from synkhronos._libraries.pytensor import get_numba_type
 from synkhronos.pymc._density.op import DividedLogp, evaluate
 
 
