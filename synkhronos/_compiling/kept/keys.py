@@ -93,7 +93,7 @@ def graph_key(
 
 
 def machine() -> str:
-    """What compiled code depends on beside its graph: versions, the processor, PyTensor's flags."""
+    """Versions, the processor and flags of PyTensor, on which compiled code depends too."""
     flags = [str(getattr(pytensor.config, name, None)) for name in _FLAGS]
     return _digested("machine", [repr((_versions(), _processor(), flags)).encode()]).hex()
 
