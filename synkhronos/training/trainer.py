@@ -42,7 +42,7 @@ from synkhronos.training._record.history import History
 from synkhronos.training._run.augmentation import check_words
 from synkhronos.training._run.evaluation import Evaluation, not_augmented
 from synkhronos.training._run.events import RunControl
-from synkhronos.training._run.feeds import Feed, blocks_of, listed, rows_of
+from synkhronos.training._run.feeds import Feed, Order, listed, rows_of
 from synkhronos.training._run.loop import Loop
 from synkhronos.training._run.options import Due, Options, step_rows
 from synkhronos.training._run.position import Position
@@ -360,7 +360,7 @@ class Trainer(ProcessBound, RunControl):
         """
         if self._state.evaluation is None:
             raise InputError("evaluate: there are no metrics: give metrics= to the Trainer")
-        with contextlib.closing(self._validation_feed(data, batch)) as feed:
+        with self._validation_feed(data, batch) as feed:
             return self._state.evaluate(feed)
 
     def _validation_feed(self, data: object, batch: int | None) -> Feed:
@@ -368,7 +368,7 @@ class Trainer(ProcessBound, RunControl):
         n = rows_of(given, inputs, "validation")
         if self._state.evaluation is not None:
             self._state.evaluation.check(given)
-        return Feed(given, Batches(n, min(n, batch or 1024), shuffle=False), inputs)
+        return Feed(given, inputs, Order(min(n, batch or 1024), shuffle=False))
 
     @options_checked
     def fit(
@@ -452,19 +452,23 @@ class Trainer(ProcessBound, RunControl):
             or_none(check_integer, "fit: save_every", save_every, 1),
         )
         check_precision(self.train, precision)
-        feed = self._feed(data, batch, member_batch, seed, shuffle, last, prefetch, read)
+        size = self._step_rows(data, batch, member_batch)
+        feed = self._feed(data, Order(size, seed, shuffle, last, prefetch, read))
+        validated = None
+        if validation is not None:
+            if self._state.evaluation is None:
+                raise InputError("fit: validation= without metrics: give metrics=")
+            validated = self._validation_feed(validation, size)
+        _check_feed(self.train, feed)
+        loop = Loop(self._state, self, slices, feed, validated, due, self._options)
+        if resume is None and self._options.folder is not None:
+            resume = launch_settings().resume or None
         with contextlib.ExitStack() as stack:
-            stack.callback(feed.close)
-            validated = None
-            if validation is not None:
-                if self._state.evaluation is None:
-                    raise InputError("fit: validation= without metrics: give metrics=")
-                validated = self._validation_feed(validation, feed.batches.size)
-                stack.callback(validated.close)
-            _check_feed(self.train, feed)
-            loop = Loop(self._state, self, slices, feed, validated, due, self._options)
-            if resume is None and self._options.folder is not None:
-                resume = launch_settings().resume or None
+            for each in (feed, validated):
+                if each is not None:
+                    stack.enter_context(each)
+            if not isinstance(data, Loader):
+                self._continue(feed.batches)
             stack.enter_context(loop.opened(resume))
             stack.enter_context(precision_of(self.train, precision))
             self._loop = loop
@@ -472,36 +476,24 @@ class Trainer(ProcessBound, RunControl):
             loop.go()
         return self.history
 
-    def _feed(
-        self,
-        data: object,
-        batch: object,
-        member_batch: object,
-        seed: int,
-        shuffle: bool,
-        last: Any,
-        prefetch: int,
-        read: str,
-    ) -> Feed:
-        inputs = self._inputs
+    def _feed(self, data: object, order: Order) -> Feed:
         if isinstance(data, Loader):
-            if batch is not None or member_batch is not None:
-                raise InputError("fit: a Loader has its own batches: leave batch= out")
             self._check(data.sources)
-            return Feed([data], data.batches, inputs, augmented=self._augmented)
+            return Feed([data], self._inputs, augmented=self._augmented)
         given = listed(data)
-        n = rows_of(given, inputs, "fit")
+        rows_of(given, self._inputs, "fit")
         self._check(given)
-        size = self._step_rows(batch, member_batch)
-        made = Batches(n, size, seed, shuffle, last, blocks=blocks_of(given) if shuffle else None)
+        return Feed(given, self._inputs, order, self._augmented)
+
+    def _continue(self, batches: Batches) -> None:
+        """Go on in the batches of a run before."""
         before = self._batches
         if before is not None:
             try:
-                made.restore(before.state())
+                batches.restore(before.state())
             except InputError:  # of other rows
-                made.restore({**made.state(), "epoch": self.epoch})
-        self._batches = made
-        return Feed(given, made, inputs, prefetch, read, self._augmented)
+                batches.restore({**batches.state(), "epoch": self.epoch})
+        self._batches = batches
 
     def _check(self, given: Sequence[object]) -> None:
         """Raise unless rows have the shapes that the inputs declare, and the network takes."""
@@ -511,7 +503,11 @@ class Trainer(ProcessBound, RunControl):
         for inputs, outputs in self.train.graphs:
             check_network(outputs, shapes_of(given, self._inputs, inputs), "fit")
 
-    def _step_rows(self, batch: object, member_batch: object) -> Any:
+    def _step_rows(self, data: object, batch: object, member_batch: object) -> int:
+        if isinstance(data, Loader):
+            if batch is not None or member_batch is not None:
+                raise InputError("fit: a Loader has its own batches: leave batch= out")
+            return data.batches.size
         train = self.train
         (name, rows), (_, refused) = step_rows(train.rule, batch, member_batch)
         if refused is not None or rows is None:
@@ -521,12 +517,12 @@ class Trainer(ProcessBound, RunControl):
                 else f"with {train.rule} each member makes steps of its own"
             )
             raise InputError(f"fit: give {name}=, and not the other one: {why}")
-        return rows
+        return check_integer(f"fit: {name}", rows, 1)
 
 
 def _check_feed(train: TrainingFunction, feed: Feed) -> None:
     """Raise if members take batches by themselves, and the rows are not in memory."""
-    if train.counts_batches_by == "member" and feed.fixed is None:
+    if train.counts_batches_by == "member" and not feed.in_memory:
         raise InputError(
             f"fit: with {train.rule} each member takes batches by itself, and these rows are read "
             "from a source: give arrays or Data; in a config data.memory = true"

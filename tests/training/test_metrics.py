@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,9 +13,8 @@ import sklearn.metrics as theirs
 from modes import FAST
 
 import synkhronos as synk
-from synkhronos.extensions import Batches
 from synkhronos.training import Evaluation, Metric, metrics
-from synkhronos.training._run.feeds import Feed
+from synkhronos.training._run.feeds import Feed, Order
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 5, 1003).astype("int32")
@@ -67,7 +65,8 @@ def _no_compiler() -> Iterator[None]:
 
 def test_equal_to_scikit_learn(group: synk.Group) -> None:
     evaluate = Evaluation(INPUTS, OURS)
-    several = evaluate.over(Feed(DATA, Batches(1003, 97), INPUTS))
+    with Feed(DATA, INPUTS, Order(97)) as feed:
+        several = evaluate.over(feed)
     for found in (evaluate(*DATA), several):
         assert list(found) == list(FOUND)
         for name, value in FOUND.items():
@@ -83,7 +82,8 @@ def test_expressions_over_several_calls(group2: synk.Group) -> None:
     constant = {"norm": (w**2).sum()}
     evaluate = Evaluation([p], {**expressions, **constant})
     whole = evaluate(PREDICTED)
-    parts = evaluate.over(Feed([PREDICTED], Batches(1003, 97), [p]))
+    with Feed([PREDICTED], [p], Order(97)) as feed:
+        parts = evaluate.over(feed)
     assert whole.keys() == parts.keys()
     for name, value in whole.items():
         assert parts[name] == pytest.approx(value, rel=1e-12), name
@@ -167,8 +167,8 @@ def test_moments_of_large_values(group: synk.Group) -> None:
     evaluate = Evaluation([p, t], made, mode=FAST)
     found = [evaluate(near, far), evaluate._finished(evaluate._function(near, far, num_slices=3))]
     for size in (1003, 100):
-        with contextlib.closing(Feed([near, far], Batches(1003, size, shuffle=False), [p, t])) as f:
-            found.append(evaluate.over(f))
+        with Feed([near, far], [p, t], Order(size, shuffle=False)) as feed:
+            found.append(evaluate.over(feed))
     for each in found:
         assert each == pytest.approx({"r2": r2, "c": c}, rel=1e-7)
 

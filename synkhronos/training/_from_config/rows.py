@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import math
 import os
 import re
@@ -291,47 +292,47 @@ def _files(
 ) -> tuple[object, ...]:
     paths = _absolute(given, base)
     kind = data.format or _format_of(paths)
-    cache = None if data.cache is None else _joined(data.cache, base)
-    options: dict[str, Any] = {"skip": data.skip, "check": data.check}
     if kind == "images":
         if not isinstance(paths, str):
             raise InputError(f"found {shown(given)}, give one folder with a subfolder for a class")
         return _images(data, base, paths, key)
+    reader: Any = getattr(sources, kind)
+    takes = inspect.signature(reader).parameters  # a config names its options as it does
+    options = {name: getattr(data, name) for name in takes if hasattr(data, name)}
+    if data.cache is not None and "cache" in options:
+        options["cache"] = _joined(data.cache, base)
     last = len(inputs) - 1  # the labels
     classes = None if data.first_label else data.classes  # else `_from_zero` compares
-    if kind in ("npy", "idx") or (kind == "zarr" and data.arrays is None):
-        each = [paths] if isinstance(paths, str) else paths
-        if kind != "zarr":
-            options["cache"] = cache
-        reader: Any = getattr(sources, kind)
-        return tuple(
-            reader(p, **options, classes=classes if i == last else None) for i, p in enumerate(each)
-        )
-    if kind == "cifar10":
-        options.pop("check")
-        return tuple(
-            sources.cifar10(_flat(paths), part, cache=cache, **options)
-            for part in ("images", "labels")
-        )
-    if data.arrays is None:
+    return tuple(
+        reader(*place, **options | {"classes": classes if i == last else None})
+        for i, place in enumerate(_places(data, kind, paths, list(takes.values()), inputs))
+    )
+
+
+def _places(
+    data: Data,
+    kind: str,
+    paths: Any,
+    takes: Sequence[inspect.Parameter],
+    inputs: Sequence[Variable],
+) -> list[tuple[object, ...]]:
+    """Where each array is: paths, and a name if the reader takes one after them."""
+    named = takes[1].kind is not inspect.Parameter.KEYWORD_ONLY
+    if not named and (kind != "zarr" or data.arrays is None):
+        return [(path,) for path in ([paths] if isinstance(paths, str) else paths)]
+    names = ["images", "labels"] if kind == "cifar10" else data.arrays
+    if names is None:
         raise InputError(
             f"{kind} files hold several arrays: give data.arrays, a list with a name for each "
             f"input ({', '.join(map(str, inputs))})"
         )
-    flat = _flat(paths)
-    found = []
-    for i, name in enumerate(data.arrays):
-        options["classes"] = classes if i == last else None
-        if kind in ("parquet", "csv"):
-            found.append(_columns(data, kind, flat, name, cache=cache, **options))
-        elif not isinstance(name, str):
+    for i, name in enumerate(names):
+        if not isinstance(name, str) and takes[1].name != "columns":
             raise InputError(f"data.arrays[{i}]: found {shown(name)}, give a name")
-        elif kind == "zarr":
-            found.append(sources.zarr([f"{p}/{name}" for p in flat], **options))
-        else:
-            named = sources.npz if kind == "npz" else sources.hdf5
-            found.append(named(flat, name, cache=cache, **options))
-    return tuple(found)
+    flat = _flat(paths)
+    if named:
+        return [(flat, name) for name in names]
+    return [([f"{path}/{name}" for path in flat],) for name in names]
 
 
 def _images(data: Data, base: str, folder: str, key: str) -> tuple[object, ...]:
@@ -357,21 +358,6 @@ def _images(data: Data, base: str, folder: str, key: str) -> tuple[object, ...]:
         skip=data.skip,
     )
     return source, source.labels
-
-
-def _columns(data: Data, kind: str, paths: list[str], name: Any, **options: Any) -> object:
-    """Columns of Parquet or CSV."""
-    if kind == "parquet":
-        return sources.parquet(paths, name, **options)
-    return sources.csv(
-        paths,
-        name,
-        **options,
-        separator=data.separator,
-        decimal=data.decimal,
-        header=data.header,
-        skip_lines=data.skip_lines,
-    )
 
 
 def _absolute(given: Any, base: str) -> Any:

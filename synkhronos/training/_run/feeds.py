@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from pytensor.graph.basic import Variable
@@ -20,8 +21,20 @@ from synkhronos.training._run.augmentation import Words
 Step = tuple[tuple[object, ...], object, int]  # the inputs, the batch of them, its number of rows
 
 
+@dataclass(frozen=True)
+class Order:
+    """In which batches rows are taken, and how sources are read: see `Batches` and `Loader`."""
+
+    size: int
+    seed: int = 0
+    shuffle: bool = True
+    last: Any = "keep"
+    prefetch: int = 2
+    read: Any = "master"
+
+
 class Feed(Rows):
-    """One pass over batches for each `for` loop, as arguments of calls.
+    """One pass over batches for each `for` loop, as arguments of calls, while it is entered.
 
     Arrays become Data once, in shared memory; a source is read in batches by a `Loader`.
     """
@@ -30,32 +43,47 @@ class Feed(Rows):
         self,
         # for each input with rows an array, Data, or source; or one Loader for all
         given: Sequence[Any],
-        batches: Batches,
         inputs: Sequence[Variable],  # what the arrays are for
-        prefetch: int = 2,
-        read: Any = "master",  # as for `Loader`, like `prefetch`
+        order: Order | None = None,  # None: that of the Loader
         # the words of the epoch's rows are one more argument, the last one
         augmented: bool = False,
     ) -> None:
-        self.batches = batches
         self.fixed: tuple[Data, ...] | None = None  # all rows, where they are in shared memory
         # the inputs of the latest step, and the batch of them
         self.latest: tuple[tuple[object, ...], object] = ((), None)
+        self.in_memory = all(isinstance(v, Data | np.ndarray) for v in given)
+        self._given = given
+        self._inputs = inputs
+        self._order = order
+        self._augmented = augmented
         self._loader: Loader | None = None
-        fits = _in_memory(given)
-        self._words = Words(batches, shared=fits) if augmented else None
-        if fits:
+
+    def __enter__(self) -> Self:
+        given, order = self._given, self._order
+        if order is None:
+            [self._loader] = given
+            self.batches = self._loader.batches
+        else:
+            blocks = _blocks_of(given) if order.shuffle else None
+            self.batches = Batches(
+                len(given[0]), order.size, order.seed, order.shuffle, order.last, blocks=blocks
+            )
+        self._words = Words(self.batches, shared=self.in_memory) if self._augmented else None
+        if self.in_memory:
             self.fixed = tuple(
                 v if isinstance(v, Data) else _shared(v, variable)
-                for v, variable in zip(given, inputs, strict=True)
+                for v, variable in zip(given, self._inputs, strict=True)
             )
             if self._words is not None:
                 self.fixed += (self._words.all,)
-        elif len(given) == 1 and isinstance(given[0], Loader):
-            [self._loader] = given
-        else:
-            sources = [_source(v) for v in given]
-            self._loader = Loader(sources, batches, prefetch=prefetch, read=read)
+        elif order is not None:
+            sources = [np.asarray(v) if isinstance(v, Data) else v for v in given]
+            self._loader = Loader(sources, self.batches, prefetch=order.prefetch, read=order.read)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._loader is not None:
+            self._loader.close()
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -92,14 +120,9 @@ class Feed(Rows):
         """Seconds that loops have waited for sources."""
         return 0.0 if self._loader is None else self._loader.waited
 
-    def close(self) -> None:
-        """End what reads ahead."""
-        if self._loader is not None:
-            self._loader.close()
-
 
 def rows_of(given: Sequence[object], inputs: Sequence[Variable], what: str) -> int:
-    """The number of rows of the data, after a check that there is one for each input.
+    """The number of rows of the data, of which there is one for each input.
 
     Raises
     ------
@@ -127,7 +150,7 @@ def rows_of(given: Sequence[object], inputs: Sequence[Variable], what: str) -> i
     return lengths[0]
 
 
-def blocks_of(given: Sequence[object]) -> Sequence[int] | None:
+def _blocks_of(given: Sequence[object]) -> Sequence[int] | None:
     """The blocks in which the rows of the first source are stored that has several."""
     for source in given:
         blocks = getattr(source, "blocks", None)
@@ -153,11 +176,3 @@ def _shared(array: np.ndarray, variable: Variable) -> Data:
             f"the array for {variable} is {array.dtype}, and {variable.type} does not take it "
             f'without loss: give array.astype("{wanted}")'
         ) from None
-
-
-def _in_memory(given: Sequence[object]) -> bool:
-    return all(isinstance(v, Data | np.ndarray) for v in given)
-
-
-def _source(value: object) -> object:
-    return np.asarray(value) if isinstance(value, Data) else value
