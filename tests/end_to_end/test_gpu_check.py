@@ -20,6 +20,7 @@ import synkhronos as synk
 from synkhronos._host import devices as _devices
 
 ROOT = Path(__file__).parents[2]
+HANG = 60.0  # seconds
 
 
 @pytest.fixture
@@ -71,15 +72,50 @@ def test_what_is_missing(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_tests_are_run(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has become of each; where they do not end, that."""
+    """What has become of each."""
     if synk.get_n_gpu():
         pytest.skip("this machine has a GPU")
-    found = gpu.tests(time.monotonic() + 100)
+    found = gpu.tests(time.monotonic() + 4 * HANG)
     assert set(found["cases"].values()) == {"skipped"}, found["output"]
     assert {"test_a_step_of_one_member[mlp]", "test_a_death_in_an_exchange"} < set(found["cases"])
-    assert found["output"] == ""
-    found = gpu.tests(time.monotonic() + 0.1)
-    assert found == {"cases": {}, "output": "the tests did not end within 0 s"}
+    assert (found["ended"], found["output"]) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("heeds", "cases"), [(True, {"test_one": "passed"}), *thorough((False, {}))]
+)
+def test_the_time_ends_before_the_tests(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heeds: bool, cases: object
+) -> None:
+    """They are interrupted, and those that have passed count; if they do not heed it, killed."""
+    handler = "default_int_handler" if heeds else "SIG_IGN"
+    (tmp_path / "tests" / "gpu").mkdir(parents=True)
+    (tmp_path / "tests" / "gpu" / "test_two.py").write_text(
+        "import pathlib, signal\n"
+        "def test_one(): pass\n"
+        "def test_two():\n"
+        f"    signal.signal(signal.SIGINT, signal.{handler})\n"
+        "    pathlib.Path('reached').touch()\n"
+        "    while True: signal.pause()\n"
+    )
+
+    class Late(subprocess.Popen):
+        """The time ends when the second test has begun."""
+
+        def communicate(self, *given: Any, timeout: float | None = None) -> Any:
+            if timeout is not None and timeout > gpu.LEAVING_SECONDS:
+                until = time.monotonic() + HANG
+                while not (tmp_path / "reached").exists() and time.monotonic() < until:
+                    time.sleep(0.01)
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            return super().communicate(*given, timeout=timeout)
+
+    monkeypatch.setattr(gpu, "ROOT", tmp_path)
+    monkeypatch.setattr(gpu, "LEAVING_SECONDS", HANG if heeds else 0)
+    monkeypatch.setattr(subprocess, "Popen", Late)
+    found = gpu.tests(time.monotonic() + 2 * HANG)
+    assert (found["cases"], found["ended"]) == (cases, False)
+    assert ("1 passed" in found["output"]) == heeds
 
 
 def test_which_tables_are_made(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,13 +132,16 @@ def test_which_tables_are_made(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(gpu.subprocess, "run", run)
     monkeypatch.setattr(synk, "get_n_gpu", lambda: 3)
-    first, long, pair, every = gpu.tables(time.monotonic() + 100)
+    first, long, pair, every = gpu.tables(list(gpu.NETWORKS), time.monotonic() + 100)
     assert first == {"network": "mlp", "devices": "cuda:0"}
     assert long["error"] == "did not end within 100 s"
     assert (pair["devices"], every["devices"]) == ("cuda:0,cuda:0", "cuda:0,cuda:1,cuda:2")
     assert limits["mlp", "cuda:0"] == gpu.TABLE_SECONDS["mlp"]
     assert limits["resnet50", "cuda:0"] <= 100
-    assert [t["error"] for t in gpu.tables(time.monotonic() + 5)] == ["no time was left"] * 4
+    late = gpu.tables(list(gpu.NETWORKS), time.monotonic() + 5)
+    assert [t["error"] for t in late] == ["no time was left"] * 4
+    [alone] = gpu.tables(["resnet50"], time.monotonic() + 5)
+    assert (alone["network"], alone["devices"]) == ("resnet50", "cuda:0")
     assert set(gpu.TABLE_SECONDS) == set(gpu.NETWORKS)
 
 
@@ -185,7 +224,7 @@ def report(ratio: float = 1.01, state: str = "passed", error: str = "") -> dict[
             "Linux": "6",
             "cores": 4,
         },
-        "tests": {"cases": {"one": state, "two": "passed"}, "output": ""},
+        "tests": {"cases": {"one": state, "two": "passed"}, "ended": True, "output": ""},
         "tables": [row, *([other] if error else [])],
     }
 
@@ -208,6 +247,53 @@ def test_a_report_of_failures(gpu: ModuleType) -> None:
     assert slow == "mlp on cuda:0: a step takes 1.200 of PyTensor alone, goal 1.05"
     [broken] = gpu.verdict(report(error="Traceback\n  x\nMemoryError: no room\n"))
     assert broken == "mlp on cuda:0,cuda:0: MemoryError: no room"
-    none = report() | {"tests": {"cases": {}, "output": "a mess"}}
-    assert gpu.verdict(none) == ["the tests did not run"]
+    for ended, wrong in (
+        (True, "the tests did not run"),
+        (False, "the time ended before the tests"),
+    ):
+        none = report() | {"tests": {"cases": {}, "ended": ended, "output": "a mess"}}
+        assert gpu.verdict(none) == [wrong]
     assert "What is not as it should be: test one: failed." in gpu.page(report(state="failed"))
+
+
+@pytest.mark.parametrize(
+    ("only", "parts", "asked"),
+    [
+        ([], ["tests", "mlp", "resnet50"], (100.0, 165.0)),
+        (["tests"], ["tests"], (145.0, 165.0)),
+        (["resnet50"], ["resnet50"], (None, 165.0)),
+    ],
+)
+def test_parts(
+    gpu: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    only: list[str],
+    parts: list[str],
+    asked: tuple[float | None, float],
+) -> None:
+    """Those that are asked for, each within its share of the time; the report has no others."""
+    found = report()
+    limits: dict[str, float] = {}
+
+    def tests(until: float) -> Any:
+        limits["tests"] = until
+        return found["tests"]
+
+    def tables(networks: list[str], until: float) -> Any:
+        limits["tables"] = until
+        return [{**found["tables"][0], "network": name} for name in networks]
+
+    monkeypatch.setattr(gpu, "missing", lambda: "")
+    monkeypatch.setattr(gpu, "machine", lambda: found["machine"])
+    monkeypatch.setattr(gpu, "tests", tests)
+    monkeypatch.setattr(gpu, "tables", tables)
+    monkeypatch.setattr(gpu.time, "monotonic", lambda: 0.0)
+    chosen = ["--only", *only] if only else []
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path), "--minutes", "3", *chosen])
+    assert gpu.main() == 0
+    assert (limits.get("tests"), limits["tables"]) == asked
+    text = (tmp_path / "gpu_report.rst").read_text()
+    marks = {name: f"   * - {name}\n" for name in gpu.NETWORKS} | {"tests": "2 of 2 passed"}
+    assert [name for name in gpu.PARTS if marks[name] in text] == parts
+    assert ("list-table" in text) == (parts != ["tests"])
