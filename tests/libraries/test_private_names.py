@@ -24,6 +24,7 @@ import synkhronos as synk
 from synkhronos import _libraries
 from synkhronos._backends import jax as jax_backend
 from synkhronos._compiling.compile_cache import uncacheable
+from synkhronos._compiling.kept import keys
 from synkhronos._compiling.lean import rewrite
 from synkhronos._compiling.lean.closed import ClosedLinker
 from synkhronos._compiling.lean.linker import LeanLinker
@@ -241,6 +242,16 @@ def test_an_operation_that_pickles_itself(monkeypatch: pytest.MonkeyPatch) -> No
     del op._FromFunctionOp__fn
     with pytest.warns(synk.VersionWarning, match="wrap_py"):
         assert shipping._reduce_wrapped(op) == "as it does"
+
+
+def test_graphs_without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key without the code of operations would be that of other code."""
+    take(monkeypatch, "pytensor.link.numba.dispatch.basic:numba_funcify")
+    with (
+        pytest.warns(synk.VersionWarning, match="kept for later runs"),
+        pytest.raises(keys.Unkeyed, match="code of operations"),
+    ):
+        keys._numba_code()
 
 
 def test_jax_without_private_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,9 @@ from pytensor.graph.rewriting.db import RewriteDatabase
 from pytensor.graph.traversal import toposort
 from pytensor.graph.type import Type
 
+from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.pytensor import PYTENSOR
+
 _BYTES = 20  # of a digest
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 _PACKAGE = "synkhronos"
@@ -416,9 +419,7 @@ def _registered(registry: Registry, kind: type) -> object:
 
 def _numba_code() -> tuple[Registry, ...]:
     """Where numba's code of operations is registered."""
-    try:
-        from pytensor.link.numba.dispatch import basic
-    except ImportError:
-        return ()
     names = ("numba_funcify_and_cache_key", "numba_funcify_default_op_cache_key", "numba_funcify")
-    return tuple(getattr(basic, n) for n in names if hasattr(basic, n))
+    with optional_gain():
+        return tuple(PYTENSOR.get(name) for name in names)
+    raise Unkeyed("it is not known where numba's code of operations is registered")
