@@ -18,6 +18,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.rewriting.fused_elemwise import FusedElemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor
+from rewritten import in_python
 from selection import thorough
 
 import synkhronos as synk
@@ -359,7 +360,8 @@ def test_machine_code_is_found_by_the_next_process(tmp_path, monkeypatch):
     assert compilations() == 0
 
 
-def test_sums_of_outer_products_are_products() -> None:
+@in_python
+def test_sums_of_outer_products_are_products(made):
     a, b = pt.dmatrix("a"), pt.dmatrix("b")
     column = pt.tensor("column", dtype="float64", shape=(None, 1))
     r = np.random.default_rng(0)
@@ -372,9 +374,9 @@ def test_sums_of_outer_products_are_products() -> None:
         "one column": ((a[:, :, None] * column[:, None, :]).sum(axis=0), False),
     }
     for what, (graph, is_product) in cases.items():
-        given = dict(on_unused_input="ignore")
-        fast = pytensor.function([a, b, column], graph, mode=lean("NUMBA"), **given)
-        plain = pytensor.function([a, b, column], graph, mode="FAST_COMPILE", **given)
+        given = [a, b, column]
+        fast = made(given, graph)
+        plain = pytensor.function(given, graph, mode="FAST_COMPILE", on_unused_input="ignore")
         np.testing.assert_allclose(fast(*values), plain(*values), rtol=1e-14, err_msg=what)
         assert ("dot" in pytensor.printing.debugprint(fast, file="str").lower()) == is_product, what
 
@@ -384,7 +386,8 @@ def operations(compiled, kind):
     return sum(isinstance(node.op, kind) for node in compiled.maker.fgraph.apply_nodes)
 
 
-def test_loops_gather_rows_by_themselves():
+@in_python
+def test_loops_gather_rows_by_themselves(made):
     """Value and gradient read the same rows: no array of them is made for both."""
     a, b, square = pt.dmatrix("a"), pt.dmatrix("b"), pt.dmatrix("square")
     i, mask = pt.lvector("i"), pt.vector("mask", dtype="bool")
@@ -400,21 +403,22 @@ def test_loops_gather_rows_by_themselves():
     values = r.random((7, 3)), r.random((7, 3)), r.random((3, 3)), rows, np.arange(7) % 2 == 0
     for what, (graph, gathers) in cases.items():
         given = [a, b, square, i, mask]
-        fast = pytensor.function(given, graph, mode=lean("NUMBA"), on_unused_input="ignore")
+        fast = made(given, graph)
         plain = pytensor.function(given, graph, mode="FAST_COMPILE", on_unused_input="ignore")
         for found, wanted in zip(fast(*values), plain(*values), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-14, err_msg=what)
         assert operations(fast, AdvancedSubtensor) == gathers, what
 
 
-def test_columns_join_the_loops_of_vectors():
+@in_python
+def test_columns_join_the_loops_of_vectors(made):
     """The gradient of a sum over an axis is a column; what it is made of are vectors."""
     x, column = pt.dmatrix("x"), pt.tensor("column", dtype="float64", shape=(None, 1))
     total = x.sum(axis=1)
     graph = [pt.sqr(total) + 1, (pt.sqr(total)[:, None] * 3 - column) * x]
     r = np.random.default_rng(0)
     values = r.random((5, 3)), r.random((5, 1))
-    fast = pytensor.function([x, column], graph, mode=lean("NUMBA"))
+    fast = made([x, column], graph)
     plain = pytensor.function([x, column], graph, mode="FAST_COMPILE")
     for found, wanted in zip(fast(*values), plain(*values), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-14)

@@ -17,6 +17,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import All
 from pytensor.tensor.rewriting.fused_elemwise import FusedElemwise
 from pytensor.tensor.subtensor import AdvancedIncSubtensor
+from rewritten import in_python, rewritten
 from selection import thorough
 
 import synkhronos as synk
@@ -50,15 +51,16 @@ def test_values_and_gradients_are_those_of_the_plain_functions(dtype: str) -> No
     """Also where the caller's flags allow changes of sums, which PyTensor's do."""
     x = pt.vector("x", dtype=dtype)
     wanted = all_of(x)
-    wanted += [
+    gradients = [
         pt.grad(v.sum(), x) for v in wanted if not isinstance(v.owner.op.scalar_op, TriGamma | I1e)
     ]
     value = VALUE.astype(dtype)
     fast = pytensor.function([x], wanted, mode=lean("NUMBA"))
     assert replaced(fast)
-    plain = pytensor.function([x], wanted, mode="FAST_COMPILE")
+    plain = pytensor.function([x], wanted + gradients, mode="FAST_COMPILE")
     rtol = 1e-13 if dtype == "float64" else 3e-5
-    for found, expected in zip(fast(value), plain(value), strict=True):
+    both = [*fast(value), *rewritten([x], gradients)(value)]
+    for found, expected in zip(both, plain(value), strict=True):
         assert found.dtype == dtype
         np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol)
 
@@ -71,7 +73,7 @@ def test_each_entry_of_the_table_names_a_function() -> None:
 
 def test_loops_are_fused() -> None:
     x = pt.vector("x", dtype="float64")
-    fast = pytensor.function([x], pt.exp(2 * x) * pt.tanh(x), mode=lean("NUMBA"))
+    fast = rewritten([x], pt.exp(2 * x) * pt.tanh(x))
     assert replaced(fast)
     assert len(fast.maker.fgraph.apply_nodes) == 1
 
@@ -93,7 +95,10 @@ def scalar_operations(graph: Any) -> list[Any]:
 @pytest.mark.each_choice
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp", "logaddexp"])
-def test_functions_inside_of_symbolic_operations_are_replaced(name: str, dtype: str) -> None:
+@in_python
+def test_functions_inside_of_symbolic_operations_are_replaced(
+    name: str, dtype: str, made: Any
+) -> None:
     x = pt.matrix("x", dtype=dtype)
     of = {
         "softmax": lambda: pt.special.softmax(x, axis=-1),
@@ -103,7 +108,7 @@ def test_functions_inside_of_symbolic_operations_are_replaced(name: str, dtype: 
     }[name]
     wanted = [of(), pt.grad((of() ** 2).sum(), x)]
     value = np.linspace(-30, 30, 12).reshape(3, 4).astype(dtype)
-    fast = pytensor.function([x], wanted, mode=lean("NUMBA"))
+    fast = made([x], wanted)
     operations = scalar_operations(fast.maker.fgraph)
     assert any(isinstance(op, Vectorised) for op in operations)
     assert not {type(op).__name__ for op in operations} & {"Exp", "Log", "Log1p", "Softplus"}
@@ -116,7 +121,7 @@ def test_functions_inside_of_symbolic_operations_are_replaced(name: str, dtype: 
 
 def test_integers_are_cast_first() -> None:
     n = pt.vector("n", dtype="int64")
-    fast = pytensor.function([n], pt.gammaln(n), mode=lean("NUMBA"))
+    fast = rewritten([n], pt.gammaln(n))
     assert replaced(fast)
     np.testing.assert_allclose(fast([3, 11]), [np.log(2), np.log(3628800)], rtol=1e-15)
 
@@ -150,7 +155,7 @@ def test_without_the_code_plain_functions_are_used(monkeypatch: pytest.MonkeyPat
     """PyTensor's or numba's own parts may change."""
     monkeypatch.setattr(rewrite, "usable", lambda module: False)
     x = pt.vector("x", dtype="float64")
-    assert not replaced(pytensor.function([x], pt.tanh(x), mode=lean("NUMBA")))
+    assert not replaced(rewritten([x], pt.tanh(x)))
 
 
 def test_the_switch_holds_within_its_context() -> None:
@@ -189,7 +194,8 @@ def loops(compiled: Any) -> list[tuple[int | None, ...]]:
     return [node.outputs[0].type.shape for node in found]
 
 
-def test_short_axes_are_no_loops() -> None:
+@in_python
+def test_short_axes_are_no_loops(made: Any) -> None:
     """The innermost loop of a matrix with few columns would be too short to be vectorised."""
     r = np.random.default_rng(0)
     a = pt.tensor("a", dtype="float64", shape=(None, 5))
@@ -205,7 +211,7 @@ def test_short_axes_are_no_loops() -> None:
         "unknown lengths": (pt.tanh(c + v), (None, None)),
     }
     for what, (graph, axes) in cases.items():
-        fast = pytensor.function(inputs, graph, mode=lean("NUMBA"), on_unused_input="ignore")
+        fast = made(inputs, graph)
         plain = pytensor.function(inputs, graph, mode="FAST_COMPILE", on_unused_input="ignore")
         assert loops(fast) == [axes], what
         for value in (both, np.asfortranarray(both), both[:0]):
@@ -215,14 +221,15 @@ def test_short_axes_are_no_loops() -> None:
             np.testing.assert_allclose(found, plain(*given), rtol=1e-15)
 
 
-def test_sums_over_axes_are_no_part_of_short_loops() -> None:
+@in_python
+def test_sums_over_axes_are_no_part_of_short_loops(made: Any) -> None:
     """Nor are the exponentials of rows and of columns computed for each of their pairs."""
     a = pt.tensor("a", dtype="float64", shape=(None,))
     u = pt.tensor("u", dtype="float64", shape=(5,))
     rates = pt.exp(a)[:, None] * pt.exp(u)
     terms = pt.switch(rates > 1, pt.log1p(rates), 0.5 * rates)
     outputs = [terms.sum(), terms.sum(axis=0), (terms * rates).sum(axis=1), pt.all(terms > 0)]
-    fast = pytensor.function([a, u], outputs, mode=lean("NUMBA"))
+    fast = made([a, u], outputs)
     plain = pytensor.function([a, u], outputs, mode="FAST_COMPILE")
     assert [len(axes) for axes in loops(fast)] == [1, 1, 1]
     graph = fast.maker.fgraph
@@ -238,7 +245,7 @@ def test_sums_over_axes_are_no_part_of_short_loops() -> None:
 
 def test_exponentials_of_the_same_rows_become_one() -> None:
     a, b = pt.vector("a", dtype="float64"), pt.vector("b", dtype="float64")
-    fast = pytensor.function([a, b], pt.exp(a) * pt.exp(b), mode=lean("NUMBA"))
+    fast = rewritten([a, b], pt.exp(a) * pt.exp(b))
     [node] = [n for n in fast.maker.fgraph.toposort() if isinstance(n.op, Elemwise)]
     inner = node.op.scalar_op.fgraph.apply_nodes
     assert sum(isinstance(n.op, Vectorised) for n in inner) == 1
@@ -258,7 +265,8 @@ def test_a_number_beside_an_array_becomes_part_of_the_loop(exponent: str) -> Non
     assert re.search(r"vf?n?m(ul|add|sub)\w*pd\s.*%[yz]mm", code)
 
 
-def test_sums_by_index_and_conditions_leave_loops_vectorised() -> None:
+@in_python
+def test_sums_by_index_and_conditions_leave_loops_vectorised(made: Any) -> None:
     """numba does not vectorise a loop that adds to indexed elements, or compares all."""
     x, number = pt.vector("x", dtype="float64", shape=(9,)), pt.dscalar("number")
     rows = pt.matrix("rows", dtype="float64", shape=(9, 2))
@@ -276,9 +284,8 @@ def test_sums_by_index_and_conditions_leave_loops_vectorised() -> None:
     values = r.random(9), 0.5, r.random((9, 2)), r.integers(0, 3, 9)
     for what, (graph, joined) in cases.items():
         given = [x, number, rows, at]
-        options = {"on_unused_input": "ignore"}
-        fast = pytensor.function(given, graph, mode=lean("NUMBA"), **options)
-        plain = pytensor.function(given, graph, mode="FAST_COMPILE", **options)
+        fast = made(given, graph)
+        plain = pytensor.function(given, graph, mode="FAST_COMPILE", on_unused_input="ignore")
         np.testing.assert_allclose(fast(*values), plain(*values), rtol=1e-14, err_msg=what)
         loops = [n.op for n in fast.maker.fgraph.apply_nodes if isinstance(n.op, FusedElemwise)]
         assert any(adds_or_compares(loop.fgraph) for loop in loops) == joined, what

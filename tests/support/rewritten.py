@@ -1,0 +1,26 @@
+"""The graphs that groups compile in mode NUMBA, without numba: it compiles each for seconds."""
+
+from typing import Any
+
+import pytensor
+import pytest
+from pytensor.compile.mode import Mode
+from pytensor.link.numba.linker import NumbaLinker
+from selection import thorough
+
+from synkhronos._compiling.lean.mode import lean
+
+
+def rewritten(inputs: Any, outputs: Any) -> Any:
+    """The function of such a graph, whose operations run in Python."""
+    rewrites = lean("NUMBA").provided_optimizer.including(*NumbaLinker.required_rewrites)
+    mode = Mode("py", rewrites.excluding(*NumbaLinker.incompatible_rewrites))
+    return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
+
+
+def compiled(inputs: Any, outputs: Any) -> Any:
+    """The function of such a graph, in machine code."""
+    return pytensor.function(inputs, outputs, mode=lean("NUMBA"), on_unused_input="ignore")
+
+
+in_python = pytest.mark.parametrize("made", [rewritten, *thorough(compiled)])
