@@ -182,10 +182,16 @@ def test_few_compiled_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_items_that_fail_are_named_and_the_rest_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Seeds follow from names: for any number of slots, in any order, whatever items there are."""
     caplog.set_level(logging.WARNING, "synkhronos")
-    items = {name: name for name in ("raises", "dies", "late", "first", "second", "third")}
-    fits = synk.pymc.map(cases.ended, items, folder=tmp_path, limit=10, cores=2)
-    assert dict(fits) == {name: name.upper() for name in ("first", "second", "third")}
+    items = {name: name for name in ("raises", "dies", "late", "second", "third", "first")}
+    given = {"folder": tmp_path, "random_seed": 1, "limit": 10, "cores": 2}
+    fits = synk.pymc.map(cases.ended, items, **given)
+    fit = Sampled(cases.ended, {}, 1)
+    names = ["first", "second", "third", "fourth"]
+    here = {name: fit(name, seed_of(1, name)) for name in names}
+    assert dict(fits) == {name: here[name] for name in names[:3]}
+    assert len({value for pair in here.values() for value in pair}) == 8
     assert fits.failed.keys() == {"raises", "dies", "late"}
     assert "ArithmeticError: this item raises" in fits.failed["raises"]
     assert "fleet_cases.py" in fits.failed["raises"]
@@ -342,16 +348,6 @@ def test_a_fork_leaves_a_temporary_folder_to_its_parent(end: str) -> None:
     assert (path / "result").exists()
     del folder
     assert not path.exists()
-
-
-def test_seeds_follow_from_names() -> None:
-    """For any number of slots, in any order, whatever other items there are."""
-    found = dict(synk.pymc.map(cases.draws, dict.fromkeys("cbd"), random_seed=1, cores=2))
-    here = {name: Sampled(cases.draws, {}, 1)(None, seed_of(1, name)) for name in "abc"}
-    assert found["b"] == here["b"]
-    assert found["c"] == here["c"]
-    values = [*here.values(), found["d"]]
-    assert len({value for pair in values for value in pair}) == 8
 
 
 @pytest.mark.timeout(120)

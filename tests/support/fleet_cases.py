@@ -69,20 +69,15 @@ def model_of(item: tuple[int, int]) -> Any:
     return arrays(*item)
 
 
-def draws(item: str, random_seed: int) -> list[float]:
-    """Draws of both sources of randomness."""
-    return [np.random.default_rng(random_seed).normal(), np.random.rand()]
-
-
-def ended(item: str) -> str:
-    """Ends as the item says."""
+def ended(item: str, random_seed: int) -> list[float]:
+    """Ends as the item says, or with draws of both sources of randomness."""
     if item == "raises":
         raise ArithmeticError("this item raises")
     if item == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if item == "late":
         time.sleep(60)
-    return item.upper()
+    return [np.random.default_rng(random_seed).normal(), np.random.rand()]
 
 
 class Counted:

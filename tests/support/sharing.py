@@ -31,7 +31,7 @@ from pathlib import Path
 
 import pytest
 from _pytest.junitxml import xml_key
-from array_code import compile_array_code
+from array_code import compile_array_code, compile_loo
 from selection import COLLECTED, Collected
 
 PATIENCE = 240.0  # seconds for the collection of another command
@@ -53,6 +53,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     if session.config.getoption("numba"):
         compile_array_code()
+        if any(item.path.name == "test_after.py" for item in session.items):
+            compile_loo()
         gc.freeze()
     folder = Path(session.config.option.basetemp)
     folder.mkdir(mode=0o700)
