@@ -190,8 +190,8 @@ class Forms:
         from synkhronos.pymc._repeated.summed import SumsByGroup
         from synkhronos.pymc._repeated.weighted import DistinctRows
 
-        def counted(terms: Any, total: Any) -> Any:
-            form = own(terms, total)
+        def counted(terms: Any) -> Any:
+            form = own(terms)
             distinct, groups = DistinctRows.of(terms), SumsByGroup.of(terms)
             rows = terms.rows if distinct is None else distinct.left
             self._counts[id(form)] = rows, None if groups is None else groups.left
@@ -241,7 +241,7 @@ def faster(model: Any) -> Iterator[tuple[Any, list[str]]]:
     copy = synk.pymc.fast(model)
     if "logp" not in vars(copy):
         raise synk.InputError(lines.lines[-1] if lines.lines else "no line says why")
-    yield copy, copy.logp.terms.names
+    yield copy, copy.logp.reading.names
 
 
 @contextlib.contextmanager

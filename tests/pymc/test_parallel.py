@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from synkhronos._compiling.lean.op import Lean
 from synkhronos.cli._top.watched_groups import Watch
 from synkhronos.pymc._density import likelihood, proof
 from synkhronos.pymc._group import parallel as _parallel
+from synkhronos.pymc._reading import reading as _reading
 from synkhronos.pymc._reading import rows as _rows
-from synkhronos.pymc._reading import terms as _terms
 
 
 @pytest.fixture
@@ -188,8 +189,7 @@ def test_no_blas_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with pm.Model() as model:
         b, s = pm.Normal("b"), pm.HalfNormal("s")
         pm.Normal("y", b * np.arange(9.0), s, observed=np.ones(9))
-    terms = _terms.read_model(model, None)
-    likelihood.Likelihood(terms, _parallel.point_of(model))
+    likelihood.Likelihood(_reading.read(model))
     assert not looked
 
 
@@ -320,11 +320,9 @@ def test_wrong_parts_are_found_and_named(
         pm.Normal("bad", mu, 1, observed=r.normal(size=50))
     read = _rows.Reader.read
 
-    def wrong(self: _rows.Reader, terms: object, checked: bool) -> object:
-        found = read(self, terms, checked)  # type: ignore[arg-type]
-        if isinstance(found, _rows.Reading) and found.rows == 50:
-            found.total = found.total * (1 + 1e-6)
-        return found
+    def wrong(self: _rows.Reader, terms: list[_rows.Term], checked: bool = True) -> object:
+        found = read(self, terms, checked)
+        return replace(found, total=found.total * (1 + 1e-6)) if found.rows == 50 else found
 
     monkeypatch.setattr(_rows.Reader, "read", wrong)
     with pytest.raises(synk.InputError, match="the parts of bad do not add up: the log-density"):
@@ -563,11 +561,11 @@ def test_terms_of_a_single_row_or_none_stay(shape: tuple[int, ...]) -> None:
             if rows:
                 pm.Normal("y", mu, 1, observed=np.zeros(rows))
         if rows:
-            terms = _terms.read_model(model, None)
-            assert (terms.names, terms.stays) == (["y"], {})
+            found = _reading.read(model)
+            assert (found.names, found.stays) == (["y"], {})
         else:
             with pytest.raises(synk.InputError, match=r"\(few\) have one row each, or none"):
-                _terms.read_model(model, None)
+                _reading.read(model)
 
 
 def test_what_takes_long_is_told(
@@ -576,8 +574,8 @@ def test_what_takes_long_is_told(
     """While a model is read, compiled and proved; no thread is left for `pm.sample` to fork."""
     monkeypatch.setattr(progress, "FIRST", 0.001)
     monkeypatch.setattr(progress._LogLines, "pause", 0.001)
-    read = _parallel.read_model
-    monkeypatch.setattr(_parallel, "read_model", lambda *args: (time.sleep(0.2), read(*args))[1])
+    read = _parallel.read
+    monkeypatch.setattr(_parallel, "read", lambda *args: (time.sleep(0.2), read(*args))[1])
     with caplog.at_level(logging.INFO, "synkhronos"), synk.Group(2) as group, pm.Model():
         pm.Normal("y", pm.Normal("mu"), 1, observed=np.arange(5.0))
         with synk.pymc.parallel(mode="FAST_COMPILE"):

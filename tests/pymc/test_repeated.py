@@ -27,8 +27,8 @@ from selection import thorough
 import synkhronos as synk
 from synkhronos.pymc._density.likelihood import Likelihood
 from synkhronos.pymc._group import likelihood as _group_likelihood
-from synkhronos.pymc._group.parallel import point_of
-from synkhronos.pymc._reading.terms import read_model
+from synkhronos.pymc._reading.facts import Declared, Facts
+from synkhronos.pymc._reading.reading import read
 from synkhronos.pymc._repeated.least_squares import least_squares
 
 # numpy's words on overflow, and PyMC's on imputed values
@@ -427,12 +427,12 @@ def test_rows_stay_the_users_for_predictions_and_log_likelihoods() -> None:
         draws = pm.sample_prior_predictive(draws=3, random_seed=1)
         assert draws.prior_predictive["y"].shape == (1, 3, N)
         [factor] = model.logp(model["y"], sum=False)
-        assert factor.eval({v: point for v, point in point_of(model).items()}).shape == (N,)
+        assert factor.eval(Facts(model, Declared()).start()).shape == (N,)
 
 
 def test_the_arrays_are_kept_until_other_data_are_set() -> None:
     model = settable()
-    likelihood = Likelihood(read_model(model, None), point_of(model))
+    likelihood = Likelihood(read(model))
     again = pickle.loads(pickle.dumps(likelihood.parts[0].form))
     assert again.described == likelihood.parts[0].form.described
     for part in likelihood.parts:
@@ -446,7 +446,7 @@ def test_the_arrays_are_kept_until_other_data_are_set() -> None:
 def test_few_rows_are_left_alone() -> None:
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("a"), 1, observed=np.zeros(50))
-    [part] = Likelihood(read_model(model, None), point_of(model)).parts
+    [part] = Likelihood(read(model)).parts
     assert not part.form.described
 
 

@@ -18,8 +18,7 @@ from selection import thorough
 
 import synkhronos as synk
 from synkhronos.pymc._density.likelihood import Likelihood
-from synkhronos.pymc._group.parallel import point_of
-from synkhronos.pymc._reading.terms import read_model
+from synkhronos.pymc._reading.reading import read
 
 ROWS = 31
 CUTS = np.linspace(-1, 1, 3)
@@ -65,7 +64,7 @@ def test_features_of_integers_are_cast_once() -> None:
     with pm.Model() as model:
         eta = r.integers(0, 2, (ROWS, 3)) @ pm.Normal("b", shape=3)
         pm.OrderedLogistic("y", eta=eta, cutpoints=cutpoints(), observed=r.integers(0, 4, ROWS))
-    [part] = Likelihood(read_model(model, None), point_of(model)).parts
+    [part] = Likelihood(read(model)).parts
     features = [v.type.dtype for v in part.scattered if v.type.shape[1:] == (3,)]
     assert features == ["float64"]
 

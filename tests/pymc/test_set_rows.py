@@ -11,9 +11,8 @@ from comparing import IN_PYTHON, points
 from selection import thorough
 
 import synkhronos as synk
-from synkhronos.pymc._density.divided import point_of
 from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
-from synkhronos.pymc._reading.terms import read_model
+from synkhronos.pymc._reading.reading import read
 from synkhronos.pymc._repeated import choice, summed, weighted
 
 Arrays = dict[str, np.ndarray]
@@ -100,7 +99,7 @@ def test_data_that_are_set_give_the_bits_of_a_new_model(
     [at] = points(plain, 1)
     of_plain, faster = compiled(plain), synk.pymc.fast(plain)
     of_faster = compiled(faster)
-    parts = Likelihood(read_model(plain, None), point_of(plain)).parts
+    parts = Likelihood(read(plain)).parts
     forms = set()
     for k, odd in enumerate(2 * ODD):
         data = drawn(rng, int(rng.choice(ROWS)), bool(rng.integers(2)), odd)
@@ -126,7 +125,7 @@ def test_data_that_are_set_give_the_bits_of_a_new_model(
             model = model_of(first)  # pm.Data takes nan only later
             with model:
                 pm.set_data(data)
-            new = Likelihood(read_model(model, None), point_of(model)).parts
+            new = Likelihood(read(model)).parts
             found = bits(new)  # with few rows the quadratic form costs more
             same = [part for part in bits(parts).items() if part[0] in found]
             forms |= {form for (_, form), _ in same}

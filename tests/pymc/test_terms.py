@@ -19,11 +19,11 @@ from pytensor.raise_op import Assert
 from selection import thorough
 
 import synkhronos as synk
-from synkhronos.pymc._density import rest_terms
 from synkhronos.pymc._group import parallel as _parallel
+from synkhronos.pymc._group import rest_terms
 from synkhronos.pymc._group.advice import Advice, ModeAdvice
+from synkhronos.pymc._reading import reading as _reading
 from synkhronos.pymc._reading import summands
-from synkhronos.pymc._reading import terms as _terms
 
 N = 37
 R = np.random.default_rng(20170101)
@@ -42,7 +42,7 @@ def check_divided(model: pm.Model, names: list[str], members: int = 2, dim: str 
 
 def refusal(model: pm.Model, dim: str | None = None) -> str:
     with pytest.raises(synk.InputError) as caught:
-        _terms.read_model(model, dim)
+        _reading.read(model, dim)
     return str(caught.value)
 
 
@@ -130,8 +130,8 @@ def test_parts_that_do_not_add_up_are_found(monkeypatch: pytest.MonkeyPatch) -> 
             summands.Summand(p.value, tuple(a * (1 + 1e-6) for a in p.arrays)) for p in right(term)
         ]
 
-    right = _terms.summands_of
-    monkeypatch.setattr(_terms, "summands_of", wrong)
+    right = _reading.summands_of
+    monkeypatch.setattr(_reading, "summands_of", wrong)
     model = custom(SUMS["a sum"])
     with pytest.raises(synk.InputError, match="the parts of y do not add up: its log-density"):
         synk.pymc.parallel(model, members=1)
@@ -145,9 +145,9 @@ def test_autoregression_has_rows_that_depend_on_data_alone() -> None:
         sigma = pm.HalfNormal("sigma")
         init = pm.Normal.dist(0, 1, shape=2)
         pm.AR("y", rho, sigma=sigma, init_dist=init, observed=Y)
-    terms = _terms.read_model(model, None)
-    assert [t.rows for t in terms.all] == [N - 2]
-    assert list(terms.rests) == ["y"]  # the two initial values
+    reading = _reading.read(model)
+    assert [t.rows for t in reading.terms] == [N - 2]
+    assert list(reading.rests) == ["y"]  # the two initial values
     check_divided(model, ["y"], 3)
 
 
@@ -460,11 +460,11 @@ def test_a_large_share_that_stays_is_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = with_a_process()
-    terms = _terms.read_model(model, None)
+    reading = _reading.read(model)
     for share, level in ((0.04, logging.INFO), (0.12, logging.WARNING)):
-        monkeypatch.setattr(rest_terms, "shares_of", lambda model, factors, s=share: {"z": s})
+        monkeypatch.setattr(rest_terms, "shares_of", lambda reading, names, s=share: {"z": s})
         with caplog.at_level(logging.INFO, "synkhronos"):
-            rest_terms.tell_what_stays(model, terms)
+            rest_terms.tell_what_stays(reading)
         assert caplog.records[-1].levelno == level
         assert f"(about {100 * share:.0f} % of a gradient)" in caplog.records[-1].getMessage()
 
@@ -474,8 +474,7 @@ def test_shares_are_those_of_the_time() -> None:
         mu = pm.Normal("mu")
         pm.Normal("small", mu, 1, observed=Y)
         pm.Normal("large", mu, 1, observed=np.zeros(300_000))
-    factors = dict(zip(("small", "large"), model.logp(model.observed_RVs, sum=False), strict=True))
-    found = rest_terms.shares_of(model, factors)
+    found = rest_terms.shares_of(_reading.read(model), ["small", "large"])
     assert 0 < found["small"] < 0.5 < found["large"] <= 1
 
 
@@ -501,8 +500,8 @@ def test_a_variable_that_the_user_names_is_not_left_to_the_master() -> None:
         pm.CustomDist("y", mu, logp=accumulates, observed=Y, dims="obs")
         pm.Normal("z", mu, 1, observed=Y, dims="obs")
     assert "mixes rows" in refusal(model, "obs")
-    assert _terms.read_model(model, None).names == ["z"]
-    assert "mixes rows" in _terms.read_model(model, None).stays["y"]
+    assert _reading.read(model).names == ["z"]
+    assert "mixes rows" in _reading.read(model).stays["y"]
 
 
 def test_short_parts_stay_in_the_master() -> None:
@@ -512,7 +511,7 @@ def test_short_parts_stay_in_the_master() -> None:
         pm.Normal("y", mu, 1, observed=np.zeros(200))
         pm.Potential("short", -pt.sum((mu - np.arange(3.0)) ** 2))
         pm.Potential("long", -pt.sum((mu - np.arange(30.0)) ** 2))
-    assert _terms.read_model(model, None).names == ["y", "long"]
+    assert _reading.read(model).names == ["y", "long"]
 
 
 def test_the_verdict_says_no_below_a_gain_worth_having() -> None:

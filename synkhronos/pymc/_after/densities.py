@@ -21,7 +21,7 @@ from synkhronos.pymc._after.compiled import fast
 from synkhronos.pymc._after.division import checked, results
 from synkhronos.pymc._after.points import Points, names_of
 from synkhronos.pymc._after.store import check_store
-from synkhronos.pymc._reading.initial_values import without_initial_values
+from synkhronos.pymc._reading.models import without_initial_values
 
 
 def compute_log_likelihood(

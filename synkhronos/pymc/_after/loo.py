@@ -28,7 +28,7 @@ from synkhronos.pymc._after.pareto import tail_length
 from synkhronos.pymc._after.points import Points
 from synkhronos.pymc._after.some_rows import SomeRows
 from synkhronos.pymc._after.work import InMemory
-from synkhronos.pymc._reading.initial_values import without_initial_values
+from synkhronos.pymc._reading.models import without_initial_values
 
 _SAMPLE_DIMS = ("chain", "draw")
 _FEWEST, _FEWEST_IN_TAIL = 25, 5  # draws

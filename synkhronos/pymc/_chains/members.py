@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pymc import Model
+
 from synkhronos._backends.mpi import launch
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError
@@ -14,10 +16,10 @@ from synkhronos.pymc._chains.nodes import can_divide_chains, sample_over_nodes
 from synkhronos.pymc._chains.processes import sample_in_processes
 from synkhronos.pymc._group.advice import ChainPlan, ModeAdvice
 from synkhronos.pymc._group.parallel import Parallel, group_for
-from synkhronos.pymc._reading.terms import Terms
+from synkhronos.pymc._reading.reading import Reading
 
 
-def sampled_over_nodes(model: Any, given: Mapping[str, Any]) -> Any:
+def sampled_over_nodes(model: Model, given: Mapping[str, Any]) -> Any:
     """The draws of all nodes of a launch, each of which samples some chains; None if none does so.
 
     Parameters
@@ -54,7 +56,7 @@ class Sampling(Parallel):
     Parameters
     ----------
     model : pymc.Model
-    terms : Terms
+    reading : Reading
         Of this model, as `sample` has read them.
     cores : int
     sampler : str
@@ -67,8 +69,10 @@ class Sampling(Parallel):
         Why the model was not divided after its measurement; else empty.
     """
 
-    def __init__(self, model: Any, terms: Terms, cores: int, sampler: str, **given: Any) -> None:
-        self._terms = terms
+    def __init__(
+        self, model: Model, reading: Reading, cores: int, sampler: str, **given: Any
+    ) -> None:
+        self._reading = reading
         self._cores = cores
         self._sampler = sampler
         self._given = {name: given[name] for name in ("dim", "mode", "row_wise", "repeated")}
@@ -80,8 +84,8 @@ class Sampling(Parallel):
             together = self._asked
         super().__init__(model, members=None if self._several_nodes else together, **given)
 
-    def _read(self, dim: str | None, row_wise: Sequence[object]) -> Terms:
-        return self._terms
+    def _read(self, dim: str | None, row_wise: Sequence[object]) -> Reading:
+        return self._reading
 
     @property
     def _in_turn(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytensor
+from pymc import Model
 from pymc.stats.convergence import log_warnings, run_convergence_checks
 from pymc.util import get_random_generator
 from xarray import Dataset, DataTree, concat
@@ -52,7 +53,7 @@ class NodeChains:
         Of PyTensor. The script may have changed them.
     """
 
-    model: Any
+    model: Model
     arguments: Sequence[Mapping[str, Any]]
     settings: Mapping[str, str]
 
@@ -206,7 +207,7 @@ def chains_of_nodes(chains: int, nodes: int) -> list[int]:
     return [len(share) for share in share_out(range(chains), nodes)]
 
 
-def sample_over_nodes(group: Group, model: Any, arguments: Mapping[str, Any]) -> DataTree:
+def sample_over_nodes(group: Group, model: Model, arguments: Mapping[str, Any]) -> DataTree:
     """Sample each node's share of the chains on that node, and join the draws.
 
     Parameters
@@ -247,7 +248,7 @@ def _abandon(task: Task) -> None:
 
 
 def packed_chains(
-    model: Any, arguments: Mapping[str, Any], counts: Sequence[int], to: str
+    model: Model, arguments: Mapping[str, Any], counts: Sequence[int], to: str
 ) -> bytes:
     """The chains of all nodes, or processes, pickled; messages name them by `to`."""
     settings = {name: str(getattr(pytensor.config, name)) for name in ("mode", "floatX")}
@@ -274,7 +275,7 @@ def _arguments_of(node: int, counts: Sequence[int], arguments: Mapping[str, Any]
     return given
 
 
-def joined(packed: Sequence[bytes], model: Any, arguments: Mapping[str, Any]) -> DataTree:
+def joined(packed: Sequence[bytes], model: Model, arguments: Mapping[str, Any]) -> DataTree:
     """One tree of all chains, numbered from 0, as `pm.sample` returns it."""
     trees = [unpack_graph(each) for each in packed]
     joined = {}

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pymc import Model
+
 from synkhronos._compiling.progress import tell
 from synkhronos._host import cores as _cores
 from synkhronos.pymc._chains.nodes import ChainsProcess, chains_of_nodes, joined, packed_chains
@@ -16,7 +18,7 @@ from synkhronos.pymc._group.advice import ChainPlan
 _LOOK_SECONDS = 0.05  # for each process in turn
 
 
-def sample_in_processes(model: Any, plan: ChainPlan, arguments: Mapping[str, Any]) -> Any:
+def sample_in_processes(model: Model, plan: ChainPlan, arguments: Mapping[str, Any]) -> Any:
     """Sample the chains of a plan in processes, each with a group of its own, and join the draws.
 
     Parameters

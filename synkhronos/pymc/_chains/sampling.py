@@ -20,15 +20,16 @@ from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import cores as _cores
 from synkhronos._host.system import trouble
-from synkhronos.pymc._density.divided import check_counts, model_of, refuse_divided
+from synkhronos.pymc._density.divided import check_counts
 from synkhronos.pymc._density.estimate import gradient_seconds, gradients_in_turn
-from synkhronos.pymc._density.fast import Faster, copied
+from synkhronos.pymc._density.fast import Faster
 from synkhronos.pymc._density.likelihood import mode_of
 from synkhronos.pymc._density.nutpie import sample as pm_sample
 from synkhronos.pymc._reading.bambi import tell_of_own_fit
-from synkhronos.pymc._reading.declared import Declared
+from synkhronos.pymc._reading.facts import Declared
+from synkhronos.pymc._reading.models import copied, model_of, refuse_divided
+from synkhronos.pymc._reading.reading import Reading, read
 from synkhronos.pymc._reading.rewrites import untraced
-from synkhronos.pymc._reading.terms import Terms, read_model
 
 JAX_SAMPLERS = ("numpyro", "blackjax")
 _MOST_CHAINS = 4  # that `pm.sample` takes by itself
@@ -58,7 +59,7 @@ class OnOneCore(Faster):
     Parameters
     ----------
     model : pymc.Model
-    terms : Terms
+    reading : Reading
     repeated : bool
     given : mapping
         Arguments of `pm.sample`.
@@ -69,8 +70,10 @@ class OnOneCore(Faster):
         The line that tells it.
     """
 
-    def __init__(self, model: Any, terms: Terms, repeated: bool, given: Mapping[str, Any]) -> None:
-        super().__init__(model, terms, repeated=repeated)
+    def __init__(
+        self, model: Model, reading: Reading, repeated: bool, given: Mapping[str, Any]
+    ) -> None:
+        super().__init__(model, reading, repeated=repeated)
         self._given = given
         chains, at_once = given["chains"], given["cores"]
         count = "1 chain" if chains == 1 else f"{chains} chains, {at_once} at once"
@@ -117,7 +120,7 @@ def sample(
     first: Any = None,
     /,
     *,
-    model: Any = None,
+    model: Model | None = None,
     chains: int | None = None,
     cores: int | None = None,
     dim: str | None = None,
@@ -250,7 +253,7 @@ def _sample(
     given: Mapping[str, Any],
 ) -> Any:
     """Choose a way and sample by it, with arguments that are checked."""
-    Declared(model, asked["row_wise"])  # a wrong entry is no reason to sample plainly
+    Declared.of(model, asked["row_wise"])  # a wrong entry is no reason to sample plainly
     there = len(_cores.available())
     if not trouble():
         members: Any = import_module("synkhronos.pymc._chains.members")
@@ -272,7 +275,9 @@ def _sample(
         return way.sample(**of_way)
 
 
-def frozen_first(model: Any, sampler: str, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def frozen_first(
+    model: Model, sampler: str, given: Mapping[str, Any]
+) -> tuple[Model, dict[str, Any]]:
     """A copy with constants for data, if nutpie is to sample one, and arguments that ask for none.
 
     nutpie's own copy would have PyMC's log-density.
@@ -314,33 +319,34 @@ def way_of(
             "its step methods have compiled its log-density already; make the model faster first "
             "(synk.pymc.fast), and the step methods of that one"
         )
+    declared = Declared.of(model, asked["row_wise"])
     with untraced():
-        terms = read_model(model, dim, asked["row_wise"])
-    seconds = gradients_in_turn(chains, cores, given) * gradient_seconds(
-        [t.variable for t in terms.all], terms.shapes
-    )
+        reading = read(model, dim, declared)
+    seconds = gradients_in_turn(chains, cores, given) * gradient_seconds(reading)
     named = asked["members_per_chain"] is not None
     if not named and seconds < _CHEAP_SECONDS:
         raise InputError(
-            f"the gradients of its {sum(t.rows for t in terms.all):,} rows take about "
+            f"the gradients of its {sum(t.rows for t in reading.terms):,} rows take about "
             f"{seconds:.1g} s in all, less than to prepare it"
         )
     sampler = sampler_of(model, given)
     sampled, given = frozen_first(model, sampler, given)
     if sampled is not model:
         with untraced():
-            terms = read_model(sampled, dim, asked["row_wise"])
+            reading = read(sampled, dim, declared)
     if not trouble():
         members: Any = import_module("synkhronos.pymc._chains.members")
         long = chains < cores and seconds >= _LONG_SECONDS
         if named or long or sampler in JAX_SAMPLERS or members.launch() is not None:
-            way = members.Sampling(sampled, terms, cores, sampler, dim=dim, chains=chains, **asked)
+            way = members.Sampling(
+                sampled, reading, cores, sampler, dim=dim, chains=chains, **asked
+            )
             if not way.slower:
                 return cast(Way, way), given
             if sampler in JAX_SAMPLERS:
                 raise InputError(way.slower)
     own = {"model": sampled, "chains": chains, "cores": min(chains, cores), "nuts_sampler": sampler}
-    return OnOneCore(sampled, terms, asked["repeated"], own), given
+    return OnOneCore(sampled, reading, asked["repeated"], own), given
 
 
 def _made_for_all(model: Model, step: object) -> bool:

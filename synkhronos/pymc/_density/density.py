@@ -28,7 +28,7 @@ from synkhronos._compiling.vectorised.rewrite import register as register_vector
 from synkhronos._compiling.vectorised.tails import expanded
 from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
 from synkhronos.pymc._density.op import pulled_back
-from synkhronos.pymc._reading.rows import is_smooth
+from synkhronos.pymc._reading.facts import is_smooth
 
 # Before PyTensor's first rewrites, and after those that know nothing of loops.
 _FIRST, _BEFORE_LOOPS = -0.02, 47.0

@@ -9,16 +9,15 @@ from collections.abc import Callable, Container
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from pymc import modelcontext
-from pymc.model.core import BaseModel
+from pymc import Model
 from pymc.util import treedict
 from pytensor.graph.replace import clone_replace
+from pytensor.tensor import TensorVariable
 
-from synkhronos._checks import check_integer, or_none, shown
+from synkhronos._checks import check_integer, or_none
 from synkhronos._compiling.late_imports import imported_jax
-from synkhronos._errors import InputError, InputTypeError
 from synkhronos.pymc._density.failures import let_failures_pass
-from synkhronos.pymc._reading.terms import Terms
+from synkhronos.pymc._reading.reading import Reading
 
 log = logging.getLogger("synkhronos")
 
@@ -31,7 +30,7 @@ class Replaced:
     model : pymc.Model
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
 
     def replace(self, density: Divided) -> None:
@@ -130,28 +129,30 @@ class Divided:
     Parameters
     ----------
     model : pymc.Model
-    terms : Terms
+    reading : Reading
+        Of this model.
     value : Variable
         The log-density of the divided terms, and what remains of their variables.
     divide : callable
-        ``divide(terms) -> variable``: the same of some of the terms.
+        ``divide(reading) -> variable``: the same of some of the terms.
     lasting : bool, optional
         Whether the model is a copy that keeps this log-density.
     """
 
     def __init__(
         self,
-        model: Any,
-        terms: Terms,
-        value: Any,
-        divide: Callable[[Terms], Any],
+        model: Model,
+        reading: Reading,
+        value: TensorVariable,
+        divide: Callable[[Reading], TensorVariable],
         lasting: bool = False,
     ) -> None:
         self._model = model
-        self.terms = terms
+        self.reading = reading
         self.lasting = lasting
-        self._divide: Callable[[Terms], Any] | None = divide
-        self._names = frozenset(terms.names)
+        self._divide: Callable[[Reading], TensorVariable] | None = divide
+        self._names = frozenset(reading.names)
+        self._together = (self._names, reading.observed)  # sets of names that are divided
         self._values = {self._names: value}
 
     def __call__(self, vars: Any = None, jacobian: bool = True, sum: bool = True) -> Any:
@@ -166,12 +167,12 @@ class Divided:
         rvs = [model.values_to_rvs.get(v, v) for v in given]
         mine = frozenset({rv.name for rv in rvs if rv not in model.free_RVs}) & self._names
         # ADVI and SMC ask for the observed variables, and compute Potentials themselves
-        if not sum or not mine or mine not in (self._names, self.terms.observed):
+        if not sum or not mine or mine not in self._together:
             return plain(model, vars, jacobian=jacobian, sum=sum)
         if mine not in self._values:
             if self._divide is None:
                 return plain(model, vars, jacobian=jacobian, sum=sum)
-            self._values[mine] = self._divide(self.terms.only(mine))
+            self._values[mine] = self._divide(self.reading.only(mine))
         rest = [v for v, rv in zip(given, rvs, strict=True) if rv.name not in mine]
         [total] = clone_replace([self._values[mine]])
         if rest:
@@ -183,7 +184,7 @@ class Divided:
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which has what was divided here."""
-        return {**self.__dict__, "_divide": None}
+        return {**self.__dict__, "_divide": None, "reading": None}
 
 
 def _register_jax() -> None:
@@ -192,43 +193,7 @@ def _register_jax() -> None:
         importlib.import_module("synkhronos.pymc._density.jax")
 
 
-def model_of(model: Any, what: str = "parallel") -> Any:
-    """The outermost model of the given one, or of the current context; `what` wants it."""
-    if model is None:
-        try:
-            return modelcontext(None).root
-        except TypeError:
-            raise InputTypeError(
-                f"{what}() was given no model, and is not inside of one: write {what}(model), "
-                "or call it inside of `with model:`"
-            ) from None
-    if not isinstance(model, BaseModel):
-        count = "draws" if what == "sample" else "members"
-        also = f", as in {what}(model, {count}={model})" if isinstance(model, int) else ""
-        raise InputTypeError(
-            f"{what} takes a pymc.Model first{also}; found {type(model).__name__} {shown(model)}"
-        )
-    return model.root
-
-
-def point_of(model: Any) -> dict[Any, Any]:
-    """The model's initial point, by value variable."""
-    start = model.initial_point(0)
-    return {v: start[v.name] for v in model.value_vars}
-
-
-def refuse_divided(model: Any) -> None:
-    """Raise if the model has another log-density already."""
-    if "logp" not in vars(model):
-        return
-    if getattr(model.logp, "lasting", False):
-        raise InputError(
-            "this model comes from synk.pymc.fast: give the model that it was made from"
-        )
-    raise InputError("the model is divided already: call close() on that division first")
-
-
-def forget_compiled(model: Any) -> None:
+def forget_compiled(model: Model) -> None:
     """Clear a frozen model's cache: it holds functions compiled for another log-density."""
     vars(model).pop("_cache", None)
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.traversal import toposort
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
 from pytensor.tensor.elemwise import Elemwise
 
+from synkhronos.pymc._reading.reading import Reading
 from synkhronos.pymc._reading.rewrites import without_axes
-from synkhronos.pymc._reading.rows import Lengths
 
 # Nanoseconds for one number, of PyTensor's code for numba; benchmarks/special.py measures them.
 _NANOSECONDS: dict[type, float] = {
@@ -28,27 +27,27 @@ DRAWS, TUNE = 1000, 1000  # of `pm.sample`
 _STEPS = 15  # gradients of a draw; NUTS takes 7 to 31 in most models
 
 
-def gradient_seconds(densities: Sequence[Variable], shapes: Mapping[Variable, Lengths]) -> float:
-    """About the seconds of one gradient of these log-densities, with PyTensor's own code.
+def gradient_seconds(reading: Reading) -> float:
+    """About the seconds of one gradient of what is divided, with PyTensor's own code.
 
     Only operations by element are counted, which most of the time is for where there are rows.
     """
     found = 0.0
-    for node in toposort(densities):
-        shape = shapes.get(node.outputs[0])
+    for node in toposort([term.variable for term in reading.terms]):
+        shape = reading.facts.shapes.get(node.outputs[0])
         if isinstance(node.op, Elemwise) and shape is not None:
             found += math.prod(shape) * _nanoseconds(node)
     return 1e-9 * _GRADIENT * found
 
 
-def _nanoseconds(node: Any) -> float:
+def _nanoseconds(node: Apply) -> float:
     kind = type(node.op.scalar_op)
     if kind is ps.Pow and isinstance(without_axes(node.inputs[1]), Constant):
         return _ANY  # a product, after PyTensor's rewrites
     return _NANOSECONDS.get(kind, _ANY)
 
 
-def gradients_in_turn(chains: int, cores: int, given: Mapping[str, Any]) -> int:
+def gradients_in_turn(chains: int, cores: int, given: Mapping[str, int | None]) -> int:
     """About the number of gradients that are computed one after another."""
     draws = given.get("draws") or DRAWS
     tune = TUNE if given.get("tune") is None else given["tune"]

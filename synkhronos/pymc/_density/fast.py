@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import pytensor.tensor as pt
-from pymc.model.transform.optimization import freeze_dims_and_data
+from pymc import Model
+from pytensor.tensor import TensorVariable
 
 from synkhronos._checks import options_checked
 from synkhronos._compiling.lean.mode import without_c
 from synkhronos._compiling.progress import telling
 from synkhronos._errors import InputError
 from synkhronos.pymc._density.density import density
-from synkhronos.pymc._density.divided import Divided, Replaced, model_of, point_of, refuse_divided
+from synkhronos.pymc._density.divided import Divided, Replaced
 from synkhronos.pymc._density.likelihood import Likelihood, tell_forms
 from synkhronos.pymc._density.proof import NotFiniteError, prove
-from synkhronos.pymc._density.rest_terms import prove_summands
 from synkhronos.pymc._density.serial import DataInGraph, InProcess, sources_of
-from synkhronos.pymc._reading.declared import Declared
+from synkhronos.pymc._reading.facts import Declared
+from synkhronos.pymc._reading.models import copied, model_of, refuse_divided
+from synkhronos.pymc._reading.reading import Reading, read
 from synkhronos.pymc._reading.rewrites import untraced
-from synkhronos.pymc._reading.terms import Terms, read_model
 
 log = logging.getLogger("synkhronos")
 
@@ -32,7 +32,7 @@ class Faster(Replaced):
     Parameters
     ----------
     model : pymc.Model
-    terms : Terms
+    reading : Reading
         Of this model.
     settable : bool, optional
         Whether the log-density follows data that the user sets. If not, data are constants.
@@ -41,41 +41,40 @@ class Faster(Replaced):
     """
 
     def __init__(
-        self, model: Any, terms: Terms, settable: bool = False, repeated: bool = True
+        self, model: Model, reading: Reading, settable: bool = False, repeated: bool = True
     ) -> None:
         super().__init__(model)
         self._repeated = repeated
         self._settable = settable
-        with telling(f"proving {', '.join(terms.names)}"), untraced(), without_c("NUMBA"):
-            value = self._value_of(terms)
-        self.replace(Divided(model, terms, value, self._value_of, lasting=settable))
+        with telling(f"proving {', '.join(reading.names)}"), untraced(), without_c("NUMBA"):
+            value = self._value_of(reading)
+        self.replace(Divided(model, reading, value, self._value_of, lasting=settable))
 
-    def _value_of(self, terms: Terms) -> Any:
+    def _value_of(self, reading: Reading) -> TensorVariable:
         """The log-density of these terms' variables, proved."""
-        likelihood = Likelihood(terms, point_of(self.model), self._repeated)
+        likelihood = Likelihood(reading, self._repeated)
         tell_forms(likelihood)
         data = DataInGraph(likelihood, self._settable)
-        found = prove(self.model, terms.all, InProcess(likelihood, data))
+        found = prove(reading, InProcess(likelihood, data))
         if found is not None:
             raise InputError(
-                f"the faster log-density of {', '.join(terms.names)} is not the plain one: "
+                f"the faster log-density of {', '.join(reading.names)} is not the plain one: "
                 f"{found}. Sample the model as it is, and please report this"
             )
-        prove_summands(self.model, terms)
         value = density(likelihood, data.variables, sources_of(likelihood))[0]
         value = value if data.valid is None else value * data.valid
-        rests = list(terms.rests.values())
+        rests = list(reading.rests.values())
         return pt.add(value, *rests) if rests else value
 
 
 @options_checked
 def fast(
-    model: Any = None,
+    model: Model | None = None,
     dim: str | None = None,
     *,
     row_wise: Sequence[object] = (),
     repeated: bool = True,
-) -> Any:
+) -> Model:
     """A copy of a model whose log-density and gradient take less time on one core.
 
     `pm.sample` (with nutpie, in its threads, or PyMC's samplers in processes), `pm.find_MAP`,
@@ -141,56 +140,23 @@ def fast(
     """
     model = model_of(model, "fast")
     refuse_divided(model)
-    Declared(model, row_wise)  # a wrong entry is no reason to keep the plain log-density
     with telling("reading the model"), untraced(), without_c("NUMBA"):
-        copy = copied(model)
+        model = copied(model)
+        declared = Declared.of(model, row_wise)  # a wrong entry is no reason to stay plain
         try:
-            terms = read_model(copy, dim, row_wise)
+            reading = read(model, dim, declared)
         except InputError as exc:
-            if dim is not None:
-                raise
-            _tell_plain(exc)
-            return copy
+            return _plain(model, dim, exc)
     try:
-        Faster(copy, terms, settable=True, repeated=repeated)
+        Faster(model, reading, settable=True, repeated=repeated)
     except NotFiniteError as exc:
-        if dim is not None:
-            raise
-        _tell_plain(exc)
-    return copy
+        return _plain(model, dim, exc)
+    return model
 
 
-def _tell_plain(reason: InputError) -> None:
+def _plain(model: Model, dim: str | None, reason: InputError) -> Model:
+    """The model as it is, with a line of the log; with `dim`, the reason is raised."""
+    if dim is not None:
+        raise reason
     log.info("the log-density stays the plain one: %s", " ".join(str(reason).split()))
-
-
-def copied(model: Any, frozen: bool = False) -> Any:
-    """A copy of a model, with its initial values, and its variables in the same order.
-
-    If it is frozen, its dims and data are constants.
-    """
-    _refuse_shared_values(model)
-    kept: list[str] | None = None if frozen else []
-    try:
-        copy = freeze_dims_and_data(model, dims=kept, data=kept)
-    except NotImplementedError as exc:
-        raise InputError(f"the model cannot be copied: {exc}") from exc
-    order = {name: i for i, name in enumerate(model.named_vars)}
-    kinds = ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars")
-    for variables in [getattr(copy, kind) for kind in kinds]:
-        variables.sort(key=lambda v: order[v.name])
-    return copy
-
-
-def _refuse_shared_values(model: Any) -> None:
-    """Raise for the same data as the values of two variables: PyMC copies them twice, and fails."""
-    seen: dict[Any, str] = {}
-    for rv in model.observed_RVs:
-        value = model.rvs_to_values[rv]
-        if value in model.data_vars and value in seen:
-            raise InputError(
-                f"the model cannot be copied: {seen[value]} and {rv.name} observe the same data "
-                f"{value.name}, and PyMC copies data once for each. Make a pm.Data for each, or "
-                "call synk.pymc.sample or synk.pymc.parallel, which need no copy"
-            )
-        seen[value] = rv.name
+    return model

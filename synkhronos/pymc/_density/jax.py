@@ -10,7 +10,7 @@ from jax.custom_derivatives import SymbolicZero
 from pytensor.link.jax.dispatch import jax_funcify
 
 from synkhronos.pymc._density.op import DividedLogp, evaluate
-from synkhronos.pymc._reading.rows import is_smooth
+from synkhronos.pymc._reading.facts import is_smooth
 
 
 @jax_funcify.register(DividedLogp)

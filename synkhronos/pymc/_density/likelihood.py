@@ -9,24 +9,26 @@ each latent.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.mode import get_mode
+from pytensor.compile.mode import Mode, get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import NullTypeGradError
-from pytensor.graph.basic import Constant
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.link.numba.linker import NumbaLinker
+from pytensor.tensor import TensorVariable
 
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos._compiling.vectorised.tails import expanded
 from synkhronos._errors import InputError
+from synkhronos.pymc._reading.facts import Place, Point, is_smooth
+from synkhronos.pymc._reading.reading import Reading
 from synkhronos.pymc._reading.rewrites import (
     Hoisted,
     hoist,
@@ -34,8 +36,7 @@ from synkhronos.pymc._reading.rewrites import (
     simplified,
     with_named_tails,
 )
-from synkhronos.pymc._reading.rows import Place, Reading, is_smooth
-from synkhronos.pymc._reading.terms import Term, Terms
+from synkhronos.pymc._reading.rows import RowReading
 from synkhronos.pymc._repeated.choice import GAIN, LEAST_ROWS, cheapest
 from synkhronos.pymc._repeated.columns import RowTerms
 from synkhronos.pymc._repeated.form import Form
@@ -44,12 +45,14 @@ log = logging.getLogger("synkhronos")
 
 _PLAIN = python_mode()
 
+Arrays = tuple[list[np.ndarray], list[np.ndarray]]  # with rows, and without
+
 
 @dataclass(frozen=True)
 class ThetaSlice:
     """A parameter of the model, and its slice of theta."""
 
-    variable: Any
+    variable: TensorVariable
     start: int
     stop: int
     shape: tuple[int, ...]
@@ -64,11 +67,11 @@ class Values:
         The shared variables that the data depend on.
     """
 
-    def __init__(self, variables: Sequence[Any], point: Mapping[Any, np.ndarray]) -> None:
+    def __init__(self, variables: Sequence[Variable], point: Point) -> None:
         self._variables = list(variables)
         self._point = point  # values of free variables: data may depend on their shapes
         self.shareds = [v for v in ancestors(self._variables) if isinstance(v, SharedVariable)]
-        self._function: Any = None
+        self._function: Callable[..., list[np.ndarray]] | None = None
 
     def arrays(self) -> list[np.ndarray]:
         """The current values."""
@@ -77,17 +80,17 @@ class Values:
             self._function = pytensor.function(
                 list(self._point), derived, mode=_PLAIN, on_unused_input="ignore"
             )
-        computed = iter(self._function(*self._point.values()) if derived else ())
+        computed = iter(self._function(*self._point.values()) if self._function else ())
         return [
             np.asarray(next(computed) if v.owner is not None else _value(v))
             for v in self._variables
         ]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_function": None}
 
 
-def _value(leaf: Any) -> Any:
+def _value(leaf: Variable) -> object:
     return leaf.data if isinstance(leaf, Constant) else leaf.container.storage[0]
 
 
@@ -101,15 +104,9 @@ class RowData:
         placeholder.
     """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        reading: Reading,
-        free: Collection[Any],
-        point: Mapping[Any, np.ndarray],
-    ) -> None:
-        self._names = list(names)
-        found = {p: v for p, v in reading.sources.items() if p[0] not in free}
+    def __init__(self, group: RowReading, point: Point) -> None:
+        self._names, free = group.names, group.facts.free
+        found = {p: v for p, v in group.sources.items() if p[0] not in free}
         self.rowed = {_leading(p): v for p, v in found.items() if p[1] is not None}
         self.whole = {p[0]: v for p, v in found.items() if p[1] is None}
         self._rowed = Values(list(self.rowed), point)
@@ -120,7 +117,7 @@ class RowData:
         """The shared variables of the model's data, which the user can set."""
         return [*self._rowed.shareds, *self._whole.shareds]
 
-    def arrays(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def arrays(self) -> Arrays:
         """The current values."""
         rowed = self._rowed.arrays()
         lengths = {len(a) for a in rowed}
@@ -162,29 +159,27 @@ class DividedTerms:
 
     def __init__(
         self,
-        names: list[str],
-        reading: Reading,
+        group: RowReading,
         data: RowData,
         form: Form,
-        theta: Any,
-        pieces: dict[Any, ThetaSlice],
+        theta: TensorVariable,
+        pieces: Mapping[TensorVariable, ThetaSlice],
         everything: Sequence[ThetaSlice],
-        latents: dict[int, Any],
+        latents: Mapping[int, TensorVariable],
     ) -> None:
-        self.rows = reading.rows
-        self.names = names
+        self.rows, self.names = group.rows, group.names
         self.latents = list(latents)
         self.form = form
         self._data = data
-        self._known: tuple[list[Any], tuple[list[np.ndarray], list[np.ndarray]]] | None = None
+        self._known: tuple[list[object], Arrays] | None = None
         conditions = [] if form.holds is None else [form.holds]
         graph, *conditions = simplified(
             rewritten(with_named_tails([form.total, *conditions])), _positive(data.rowed)
         )
-        if reading.refuses_nan:
+        if group.refuses_nan:
             conditions.append(pt.invert(pt.isnan(graph)))
         wrt = [v for v in [*pieces, *latents.values()] if is_smooth(v)]
-        found = _gradients(graph, wrt, names)
+        found = _gradients(graph, wrt, self.names)
         by = dict(zip(wrt, found, strict=True))
         for holds in conditions:  # the gradient stays as it is, as in the plain model
             graph = pt.switch(holds, graph, -np.inf)
@@ -202,7 +197,7 @@ class DividedTerms:
             (v, theta[p.start : p.stop].reshape(p.shape, ndim=len(p.shape)).astype(v.type.dtype))
             for v, p in pieces.items()
         ]
-        self.outputs: list[Any] = clone_replace(
+        self.outputs: list[TensorVariable] = clone_replace(
             [_joined(self.value, slots), *self.by_latents, _joined(self.value, ())],
             replace=unpacked,
             rebuild_strict=False,
@@ -215,7 +210,7 @@ class DividedTerms:
         self.scattered = [*latents.values(), *rowed, *hoisted.rows]
         self.broadcast = [theta, *fixed]
 
-    def outputs_for(self, mode: Any, vectorised: bool) -> list[Any]:
+    def outputs_for(self, mode: Mode, vectorised: bool) -> list[TensorVariable]:
         """The outputs as a mode computes them fastest."""
         numba = isinstance(mode.linker, NumbaLinker)
         return self.outputs if numba and vectorised else expanded(self.outputs)
@@ -225,7 +220,7 @@ class DividedTerms:
         """The shared variables of the model's data, which the user can set."""
         return self._data.shareds
 
-    def arrays(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def arrays(self) -> Arrays:
         """The data that is scattered (rows first), and the data that each member needs whole.
 
         If the form has fewer rows than the user's data, they are kept until other data are set.
@@ -248,23 +243,26 @@ class DividedTerms:
         return found
 
 
-def _gradients(graph: Any, wrt: Sequence[Any], names: Sequence[str]) -> Sequence[Any]:
+def _gradients(
+    graph: TensorVariable, wrt: Sequence[TensorVariable], names: Sequence[str]
+) -> list[TensorVariable]:
     try:
-        found: Any = pytensor.grad(graph, list(wrt), disconnected_inputs="ignore") if wrt else []
+        return list(pytensor.grad(graph, list(wrt), disconnected_inputs="ignore")) if wrt else []
     except (NotImplementedError, NullTypeGradError) as exc:
         raise InputError(
             f"the log-density of {', '.join(names)} has no gradient by its parameters, which a "
             f"divided model needs: {exc}"
         ) from exc
-    return list(found)
 
 
-def mode_of(mode: Any) -> Any:
+def mode_of(mode: Mode | str | None) -> Mode:
     """The Mode of a name; "C" means PyTensor's CVM, which runs C code if an operation has some."""
     return get_mode("CVM" if mode == "C" else mode)
 
 
-def _joined(total: Any, slots: Sequence[tuple[int, Any]]) -> Any:
+def _joined(
+    total: TensorVariable, slots: Sequence[tuple[int, TensorVariable | None]]
+) -> TensorVariable:
     """[log-density, gradient by theta]; zeros for elements of theta without a gradient."""
     parts = [pt.atleast_1d(pt.cast(total, "float64"))]
     for length, gradient in slots:
@@ -277,6 +275,12 @@ def _joined(total: Any, slots: Sequence[tuple[int, Any]]) -> Any:
 
 class Likelihood:
     """The divided terms of a model, as functions of theta and latents.
+
+    Parameters
+    ----------
+    reading : Reading
+    repeated : bool, optional
+        Whether rows that repeat are computed once, where that pays.
 
     Attributes
     ----------
@@ -296,20 +300,18 @@ class Likelihood:
         What members compute from the variables above.
     """
 
-    def __init__(
-        self, terms: Terms, point: Mapping[Any, np.ndarray], repeated: bool = True
-    ) -> None:
-        free, shapes = terms.free, terms.shapes
-        self.names = terms.names
-        formed = list(_formed(terms, point, repeated))
-        self.computed = frozenset().union(*[reading.computed for _, reading, *_ in formed])
+    def __init__(self, reading: Reading, repeated: bool = True) -> None:
+        free, shapes = reading.facts.free, reading.facts.shapes
+        self.names = reading.names
+        formed = list(_formed(reading, repeated))
+        self.computed = frozenset().union(*[group.computed for group, *_ in formed])
         pieces: dict[Place, ThetaSlice] = {}
         latents: dict[Place, int] = {}
-        self.latents: list[Any] = []
+        self.latents: list[TensorVariable] = []
         self.latent_shapes: list[tuple[int, ...]] = []
         self.size = 0
-        for _, reading, *_ in formed:
-            for place in reading.sources:
+        for group, *_ in formed:
+            for place in group.sources:
                 variable, axis = place
                 if variable not in free or place in pieces or place in latents:
                     continue
@@ -326,71 +328,61 @@ class Likelihood:
         self.places = list(latents)
         self.pieces = ordered = sorted(pieces.values(), key=lambda p: p.start)
         flat = [pt.cast(p.variable, "float64").ravel() for p in ordered]
-        self.theta: Any = pt.join(0, *flat) if flat else pt.zeros((0,), "float64")
-        self.parts = []
-        for group, reading, data, form in formed:
+        self.theta = pt.join(0, *flat) if flat else pt.zeros((0,), "float64")
+        self.parts: list[DividedTerms] = []
+        for group, data, form in formed:
             theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
             self.parts.append(
                 DividedTerms(
-                    [t.name for t in group],
-                    reading,
+                    group,
                     data,
                     form,
                     theta,
-                    {v: pieces[p] for p, v in reading.sources.items() if p in pieces},
+                    {v: pieces[p] for p, v in group.sources.items() if p in pieces},
                     ordered,
-                    {latents[p]: v for p, v in reading.sources.items() if p in latents},
+                    {latents[p]: v for p, v in group.sources.items() if p in latents},
                 )
             )
 
 
-_Formed = tuple[tuple[Term, ...], Reading, RowData, Form]
+_Formed = tuple[RowReading, RowData, Form]
 
 
-def _formed(terms: Terms, point: Mapping[Any, np.ndarray], repeated: bool) -> Iterator[_Formed]:
+def _formed(reading: Reading, repeated: bool) -> Iterator[_Formed]:
     """The terms in the forms that cost least; apart from one another where that costs less."""
-    for group, reading in terms.readings:
-        together = _form_of(terms, group, reading, point, repeated)
+    point = reading.facts.start()
+    for group in reading.groups:
+        together = _form_of(group, point, repeated)
         rows = together[-1].cost
-        if repeated and len(group) > 1 and rows > LEAST_ROWS:
-            apart = [
-                _form_of(terms, g, r, point, repeated)
-                for g, r in terms.apart([t.name for t in group])
-            ]
+        if repeated and len(group.terms) > 1 and rows > LEAST_ROWS:
+            apart = [_form_of(alone, point, repeated) for alone in group.apart]
             if any(form.described for *_, form in apart):
                 cost = sum(form.cost for *_, form in apart)
-                if cost * GAIN <= rows * len(group):
+                if cost * GAIN <= rows * len(group.terms):
                     yield from apart
                     continue
         yield together
 
 
-def _form_of(
-    terms: Terms,
-    group: tuple[Term, ...],
-    reading: Reading,
-    point: Mapping[Any, np.ndarray],
-    repeated: bool,
-) -> _Formed:
-    names = [t.name for t in group]
-    data = RowData(names, reading, terms.free, point)
+def _form_of(group: RowReading, point: Point, repeated: bool) -> _Formed:
+    data, free = RowData(group, point), group.facts.free
     rowed, whole = list(data.rowed.values()), list(data.whole.values())
-    places = {v: p for p, v in reading.sources.items() if p[0] in terms.free}
+    places = {v: p for p, v in group.sources.items() if p[0] in free}
     if not repeated or any(axis is not None for _, axis in places.values()):
-        form = Form(rowed, whole, reading.total, reading.holds, reading.rows, reading.rows)
-        return group, reading, data, form
+        return group, data, Form(rowed, whole, group.total, group.holds, group.rows, group.rows)
     rows = RowTerms(
-        names,
-        reading.rows,
-        list(reading.values),
-        [t.axis for t in group],
-        reading.holds,
+        group.names,
+        group.rows,
+        group.total,
+        list(group.values),
+        [term.axis for term in group.terms],
+        group.holds,
         rowed,
         whole,
-        {v: terms.shapes.get(p[0], ()) for v, p in places.items()},
+        {v: group.facts.shapes.get(p[0], ()) for v, p in places.items()},
         *data.arrays(),
     )
-    return group, reading, data, cheapest(rows, reading.total)
+    return group, data, cheapest(rows)
 
 
 def tell_forms(likelihood: Likelihood) -> None:
@@ -402,7 +394,7 @@ def tell_forms(likelihood: Likelihood) -> None:
             )
 
 
-def _positive(places: Mapping[Any, Any]) -> set[Any]:
+def _positive(places: Mapping[TensorVariable, TensorVariable]) -> set[Variable]:
     """The places of constants that are above 0."""
     found = set()
     for variable, place in places.items():
@@ -413,7 +405,7 @@ def _positive(places: Mapping[Any, Any]) -> set[Any]:
     return found
 
 
-def _leading(place: Place) -> Any:
+def _leading(place: Place) -> TensorVariable:
     """Data with the row axis first."""
     variable, axis = place
     return pt.moveaxis(variable, axis, 0) if axis else variable

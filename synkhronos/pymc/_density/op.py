@@ -17,7 +17,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import graph_rewriter
 
 from synkhronos._errors import GroupError
-from synkhronos.pymc._reading.rows import is_smooth
+from synkhronos.pymc._reading.facts import is_smooth
 
 _numbers = itertools.count()
 _evaluators: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.compile.mode import Mode
-from pytensor.graph.basic import Constant
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
+from pytensor.tensor import TensorVariable
 
 from synkhronos._compiling.memory import trim
 from synkhronos._compiling.progress import watch
@@ -21,8 +22,10 @@ from synkhronos._compiling.python_mode import python_mode
 from synkhronos._errors import InputError
 from synkhronos._proofs.walk import name_of
 from synkhronos.pymc._density.likelihood import Likelihood
-from synkhronos.pymc._reading.rows import is_smooth
-from synkhronos.pymc._reading.terms import Term
+from synkhronos.pymc._reading.facts import Facts, Point, is_smooth
+from synkhronos.pymc._reading.reading import Reading
+
+Compiled = Callable[..., list[np.ndarray]]
 
 
 class Evaluates(Protocol):
@@ -45,6 +48,9 @@ POINTS = 4  # number of points that are compared: the start and others
 _MANY_ROWS = 100_000  # take memory that is worth the time to return it
 _TRIES = 20  # points near the start, and as many around zero
 _RELATIVE = {"float64": 1e-9, "float32": 1e-3}
+
+# by the precision of parameters: parts of a log-density, which may be of single precision
+_RELATIVE_OF_PARTS = {"float64": 1e-9, "float32": 1e-5}
 
 # computes with numpy, compiles nothing
 _PLAIN = python_mode("canonicalize", "stabilize")
@@ -70,31 +76,28 @@ class Difference:
         )
 
 
-def points(model: Any, seed: int = 0) -> Iterator[dict[str, np.ndarray]]:
+def points(start: Point, seed: int = 0) -> Iterator[list[np.ndarray]]:
     """The initial point, then points nearer and nearer to it, then such points around zero.
 
     Continuous values are moved by at most 1, then 1/4, 1/16, ... Discrete values stay.
     """
     rng = np.random.default_rng(seed)
-    start = model.initial_point(0)
-    yield start
-    zero = {k: np.zeros_like(v) if v.dtype.kind == "f" else v for k, v in start.items()}
-    for center in (start, zero):
+    values = list(start.values())
+    yield values
+    zero = [np.zeros_like(v) if v.dtype.kind == "f" else v for v in values]
+    for center in (values, zero):
         for i in range(_TRIES):
             width = 4.0 ** -(i // 2)
-            yield {
-                name: np.asarray(value + rng.uniform(-width, width, np.shape(value)), value.dtype)
+            yield [
+                np.asarray(value + rng.uniform(-width, width, np.shape(value)), value.dtype)
                 if value.dtype.kind == "f"
                 else value
-                for name, value in center.items()
-            }
+                for value in center
+            ]
 
 
 def prove(
-    model: Any,
-    terms: Sequence[Term],
-    evaluator: Evaluates,
-    meanwhile: Callable[[], object] | None = None,
+    reading: Reading, evaluator: Evaluates, meanwhile: Callable[[], object] | None = None
 ) -> Difference | None:
     """Compare the terms' plain sum and its gradient with those of the members; None if they agree.
 
@@ -108,35 +111,33 @@ def prove(
     Raises
     ------
     NotFiniteError
+    InputError
+        A variable that was taken apart is not the sum of its parts.
     """
-    found = _compared(model, terms, evaluator, meanwhile)
-    if sum(t.rows for t in terms) >= _MANY_ROWS:
+    _prove_summands(reading)
+    found = _compared(reading, evaluator, meanwhile)
+    if sum(t.rows for t in reading.terms) >= _MANY_ROWS:
         gc.collect()  # functions hold the values of all their operations, in circles
         trim()
     return found
 
 
 def _compared(
-    model: Any,
-    terms: Sequence[Term],
-    evaluator: Evaluates,
-    meanwhile: Callable[[], object] | None,
+    reading: Reading, evaluator: Evaluates, meanwhile: Callable[[], object] | None
 ) -> Difference | None:
-    likelihood = evaluator.likelihood
+    likelihood, facts = evaluator.likelihood, reading.facts
     of_latents = [variable for variable, _ in likelihood.places]
     sources = list(dict.fromkeys([*(p.variable for p in likelihood.pieces), *of_latents]))
     smooth = [v for v in sources if is_smooth(v)]
-    values = model.value_vars
-    bounded = mode_of_bounds(model.check_bounds)
-    to_sources = pytensor.function(values, sources, mode=bounded, on_unused_input="ignore")
+    to_sources = function_of(facts, sources)
     places = [v for v in sources if v not in likelihood.computed]
     by_places = [v for v in places if is_smooth(v)]
-    lead_on = _lead_on(smooth, places, values) if len(places) < len(sources) else None
-    compare = _plain(terms, places, by_places, values, model.check_bounds)
+    lead_on = _lead_on(smooth, places, facts.inputs) if len(places) < len(sources) else None
+    compare = _plain(reading, places, by_places)
     given_in = coarsest([v.type.dtype for v in places])
+    start = facts.start()
     compared = 0
-    for point in points(model):
-        given = [point[v.name] for v in values]
+    for given in points(start):
         with np.errstate(all="ignore"):
             at = dict(zip(sources, to_sources(*given), strict=True))
             at_places = [at[v] for v in places]
@@ -161,33 +162,26 @@ def _compared(
         if compared == POINTS:
             return None
     if not compared:
-        raise NotFiniteError(_nowhere_finite(model, terms))
+        raise NotFiniteError(_nowhere_finite(reading, start))
     return None
 
 
-def _nowhere_finite(model: Any, terms: Sequence[Term]) -> str:
+def _nowhere_finite(reading: Reading, start: Point) -> str:
     """The message for terms that cannot be compared: what is not finite at the initial point."""
-    start = model.initial_point(0)
-    values = model.value_vars
-    densities = pytensor.function(
-        values,
-        clone_replace([t.variable for t in terms]),  # rewriting changes graphs in place
-        mode=mode_of_bounds(model.check_bounds),
-        on_unused_input="ignore",
-    )
+    densities = function_of(reading.facts, [t.variable for t in reading.terms])
     with np.errstate(all="ignore"):
-        found = densities(*[start[v.name] for v in values])
+        found = densities(*start.values())
     reasons = [
-        f"the initial value of {name} is not finite"
-        for name, value in start.items()
+        f"the initial value of {variable.name} is not finite"
+        for variable, value in start.items()
         if value.dtype.kind == "f" and not np.isfinite(value).all()
     ]
-    for term, density in zip(terms, found, strict=True):
+    for term, density in zip(reading.terms, found, strict=True):
         for what, where in (("nan", np.isnan(density)), ("-inf", density == -np.inf)):
             if count := np.count_nonzero(where):
                 of = f"{count} of {np.size(density)} values of the log-density of {term.name}"
                 reasons.append(f"{of} are {what}")
-    missing = _missing(model)
+    missing = _missing(reading)
     first = f"{'; '.join(missing)}. So " if missing else ""
     at_start = f" At the initial point: {'; '.join(reasons)}." if reasons else ""
     cure = (
@@ -196,26 +190,27 @@ def _nowhere_finite(model: Any, terms: Sequence[Term]) -> str:
         else "Give initial values (initval=) at which both are finite"
     )
     return (
-        f"{first}the log-density of {', '.join(dict.fromkeys(t.name for t in terms))} or its "
+        f"{first}the log-density of {', '.join(reading.names)} or its "
         f"gradient is not finite at the initial point, nor at {_TRIES} points near it and {_TRIES} "
         f"around zero, and it cannot be checked.{at_start} {cure}"
     )
 
 
-def _missing(model: Any) -> list[str]:
+def _missing(reading: Reading) -> list[str]:
     """A clause for each observed variable whose data hold NaN."""
     found = []
-    for rv in model.observed_RVs:
-        data = model.rvs_to_values[rv]
+    for name, data in reading.data.items():
         array = np.asarray(data.data if isinstance(data, Constant) else data.eval(mode=_PLAIN))
         if array.dtype.kind == "f" and (count := np.count_nonzero(np.isnan(array))):
-            found.append(f"{rv.name} has {count} NaN among its {array.size} observed values")
+            found.append(f"{name} has {count} NaN among its {array.size} observed values")
     return found
 
 
 def _lead_on(
-    sources: Sequence[Any], places: Sequence[Any], values: Sequence[Any]
-) -> Callable[..., Any]:
+    sources: Sequence[TensorVariable],
+    places: Sequence[TensorVariable],
+    values: Sequence[TensorVariable],
+) -> Compiled:
     """(places, values, gradients by the sources) -> gradients by the smooth places."""
     inputs = {v: v.type() for v in places}
     moved = clone_replace(list(sources), replace=inputs)
@@ -223,51 +218,53 @@ def _lead_on(
     cost = sum(((g * v).sum() for g, v in zip(given, moved, strict=True)), start=pt.constant(0.0))
     wrt = [inputs[v] for v in places if is_smooth(v)]
     found = pytensor.grad(rewrite_pregrad(cost), wrt, disconnected_inputs="ignore")
-    made: Callable[..., Any] = pytensor.function(
+    return pytensor.function(
         [*inputs.values(), *values, *given], found, mode=_PLAIN, on_unused_input="ignore"
     )
-    return made
 
 
 def _plain(
-    terms: Sequence[Term],
-    sources: Sequence[Any],
-    smooth: Sequence[Any],
-    values: Sequence[Any],
-    check_bounds: bool,
-) -> Callable[..., Any]:
+    reading: Reading, sources: Sequence[TensorVariable], smooth: Sequence[TensorVariable]
+) -> Compiled:
     """(sources, values) -> the terms' sum, the sum of their magnitudes, gradients by the sources.
 
     The values are needed where a graph asks for their shapes.
     """
-    total = sum((t.variable.sum() for t in terms), start=pt.constant(0.0))
-    scale = sum((pt.abs(t.variable).sum() for t in terms), start=pt.constant(0.0))
+    terms, facts = [t.variable for t in reading.terms], reading.facts
+    total = sum((v.sum() for v in terms), start=pt.constant(0.0))
+    scale = sum((pt.abs(v).sum() for v in terms), start=pt.constant(0.0))
     inputs = {v: v.type() for v in sources}
     total, scale = clone_replace([total, scale], replace=inputs)
     total = rewrite_pregrad(total)
     wrt = [inputs[v] for v in smooth]
     gradients = pytensor.grad(total, wrt, disconnected_inputs="ignore") if wrt else []
-    made: Callable[..., Any] = pytensor.function(
-        [*inputs.values(), *values],
+    made = pytensor.function(
+        [*inputs.values(), *facts.inputs],
         [total, scale, *gradients],
-        mode=mode_of_bounds(check_bounds),
+        mode=_mode_of_bounds(facts),
         on_unused_input="ignore",
     )
     watch(made)
     return made
 
 
-def mode_of_bounds(check_bounds: bool) -> Mode:
-    """A mode for numpy, in which parameters outside of their bounds are treated as PyMC does."""
-    name = (
-        "local_check_parameter_to_ninf_switch" if check_bounds else "local_remove_check_parameter"
+def function_of(facts: Facts, outputs: Sequence[TensorVariable]) -> Compiled:
+    """The values of graphs, as a function of the model's inputs, computed with numpy."""
+    copied = clone_replace(list(outputs))  # rewriting changes graphs in place
+    return pytensor.function(
+        facts.inputs, copied, mode=_mode_of_bounds(facts), on_unused_input="ignore"
     )
-    found: Mode = _PLAIN.including(name)
-    return found
+
+
+def _mode_of_bounds(facts: Facts) -> Mode:
+    """A mode for numpy, in which parameters outside of their bounds are treated as PyMC does."""
+    return _PLAIN.including(
+        "local_check_parameter_to_ninf_switch" if facts.checked else "local_remove_check_parameter"
+    )
 
 
 def _inputs(
-    likelihood: Likelihood, at: Mapping[Any, np.ndarray]
+    likelihood: Likelihood, at: Mapping[Variable, np.ndarray]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Theta and the latents, where the values of the sources are given."""
     theta = [np.ravel(at[p.variable]).astype("float64") for p in likelihood.pieces]
@@ -280,10 +277,10 @@ def _inputs(
 
 def _by_sources(
     likelihood: Likelihood,
-    at: Mapping[Any, np.ndarray],
+    at: Mapping[Variable, np.ndarray],
     flat: np.ndarray,
     by_latents: Sequence[np.ndarray],
-) -> dict[Any, np.ndarray]:
+) -> dict[Variable, np.ndarray]:
     """The gradients by the sources, from those by theta and by the latents."""
     found = {v: np.zeros(np.shape(value)) for v, value in at.items()}
     for p in likelihood.pieces:
@@ -294,7 +291,7 @@ def _by_sources(
     return found
 
 
-def _called(variable: Any) -> str:
+def _called(variable: Variable) -> str:
     return variable.name or f"a result of {name_of(variable.owner)}"
 
 
@@ -308,7 +305,7 @@ def coarsest(dtypes: Collection[str]) -> str:
 
 
 def _difference(
-    what: str, plain: Any, divided: Any, size: float, given_in: str
+    what: str, plain: np.ndarray, divided: np.ndarray, size: float, given_in: str
 ) -> Difference | None:
     """The largest difference, if it is above what roundings of the plain value may make.
 
@@ -326,3 +323,40 @@ def _difference(
     if gap[worst] <= allowed:
         return None
     return Difference(what, float(plain[worst]), float(divided[worst]), allowed)
+
+
+def _prove_summands(reading: Reading) -> None:
+    """Compare the log-density of variables that were taken apart with the sum of its parts.
+
+    Raises
+    ------
+    InputError
+        They differ at one of the points.
+    """
+    terms = {name: [t.variable for t in reading.terms if t.name == name] for name in reading.names}
+    names = [name for name, parts in terms.items() if parts != [reading.factors[name]]]
+    if not names:
+        return
+    sums, sizes = [], []
+    for name in names:
+        parts = [*terms[name], *([reading.rests[name]] if name in reading.rests else [])]
+        sums += [reading.factors[name].sum(), pt.add(*[p.sum() for p in parts], 0.0)]
+        sizes.append(pt.add(*[pt.abs(p).sum() for p in parts], 0.0))
+    evaluate = function_of(reading.facts, [*sizes, *sums])
+    relative = _RELATIVE_OF_PARTS[coarsest([v.type.dtype for v in reading.facts.inputs])]
+    compared = 0
+    for given in points(reading.facts.start()):
+        with np.errstate(all="ignore"):
+            found = [float(v) for v in evaluate(*given)]
+        if not np.isfinite(found).all():
+            continue
+        for i, name in enumerate(names):
+            plain, apart = found[len(names) + 2 * i : len(names) + 2 * i + 2]
+            if not abs(plain - apart) <= relative * (abs(plain) + found[i]):
+                raise InputError(
+                    f"the parts of {name} do not add up: its log-density is {plain!r}, the sum of "
+                    f"its parts is {apart!r}. The model has not been changed; please report this"
+                )
+        compared += 1
+        if compared == POINTS:
+            return

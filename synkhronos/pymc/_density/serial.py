@@ -17,7 +17,7 @@ from synkhronos._compiling.python_mode import python_mode
 from synkhronos.pymc._density.containers import follow
 from synkhronos.pymc._density.density import density
 from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
-from synkhronos.pymc._reading.rows import is_smooth
+from synkhronos.pymc._reading.facts import is_smooth
 from synkhronos.pymc._repeated.indices import UnsettledIndexError
 
 log = logging.getLogger("synkhronos")

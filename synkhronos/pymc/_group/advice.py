@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytensor
+from pymc import Model
 from pymc.blocking import RaveledVars
 from pymc.step_methods.hmc.integration import CpuLeapfrogIntegrator
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiag
@@ -204,7 +205,7 @@ class Gradient:
         return leaf
 
 
-def gradient_of(model: Any, mode: ModeLike) -> Gradient:
+def gradient_of(model: Model, mode: ModeLike) -> Gradient:
     """The model's value and gradient as it is now, near the initial point.
 
     At the initial point itself many models have equal rows. The processor then predicts every
@@ -233,7 +234,7 @@ def gradient_of(model: Any, mode: ModeLike) -> Gradient:
 
 
 def measure_mode(
-    model: Any, evaluator: Evaluator, size: int, mode: ModeLike, plain: Gradient
+    model: Model, evaluator: Evaluator, size: int, mode: ModeLike, plain: Gradient
 ) -> ModeAdvice:
     """Measure a model that `evaluator` divides over `size` members, in one mode."""
     with ThreadLimits(1):

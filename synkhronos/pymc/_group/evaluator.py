@@ -20,7 +20,7 @@ from synkhronos._errors import GroupClosed
 from synkhronos._host import cores as _cores
 from synkhronos._host.descriptors import Descriptor
 from synkhronos.pymc._group.likelihood import GroupLikelihood
-from synkhronos.pymc._reading.rows import is_smooth
+from synkhronos.pymc._reading.facts import is_smooth
 
 if TYPE_CHECKING:
     from synkhronos.pymc._density.likelihood import Likelihood

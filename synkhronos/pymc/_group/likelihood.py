@@ -29,7 +29,7 @@ from synkhronos._engine.variables import watch
 from synkhronos._errors import InputError, WorkerError
 from synkhronos._host.arena import ArrayRef
 from synkhronos.pymc._density.likelihood import mode_of
-from synkhronos.pymc._reading.rows import is_smooth
+from synkhronos.pymc._reading.facts import is_smooth
 
 if TYPE_CHECKING:
     from synkhronos._engine.member import Member

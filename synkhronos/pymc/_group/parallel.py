@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc import Model
+from pytensor.tensor import TensorVariable
 
 import synkhronos.pymc._density.numba  # noqa: F401 (registers the operation)
 from synkhronos._api.advice import seconds_of
@@ -23,20 +25,11 @@ from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._errors import GroupClosed, InputError, NotForked
 from synkhronos._host import cores as _cores
-from synkhronos.pymc._density.divided import (
-    Divided,
-    Replaced,
-    check_counts,
-    model_of,
-    point_of,
-    refuse_divided,
-)
-from synkhronos.pymc._density.fast import copied
+from synkhronos.pymc._density.divided import Divided, Replaced, check_counts
 from synkhronos.pymc._density.likelihood import Likelihood, tell_forms
 from synkhronos.pymc._density.nutpie import sample as pm_sample
 from synkhronos.pymc._density.op import DividedLogp
 from synkhronos.pymc._density.proof import prove
-from synkhronos.pymc._density.rest_terms import prove_summands, tell_what_stays
 from synkhronos.pymc._group.advice import (
     Advice,
     ChainPlan,
@@ -48,8 +41,11 @@ from synkhronos.pymc._group.advice import (
     somewhere,
 )
 from synkhronos.pymc._group.evaluator import Evaluator
+from synkhronos.pymc._group.rest_terms import tell_what_stays
+from synkhronos.pymc._reading.facts import Declared
+from synkhronos.pymc._reading.models import copied, model_of, refuse_divided
+from synkhronos.pymc._reading.reading import Reading, read
 from synkhronos.pymc._reading.rewrites import untraced
-from synkhronos.pymc._reading.terms import Terms, read_model
 
 log = logging.getLogger("synkhronos")
 
@@ -75,7 +71,7 @@ class Parallel(ProcessBound, Replaced):
 
     def __init__(
         self,
-        model: Any = None,
+        model: Model | None = None,
         dim: str | None = None,
         *,
         members: int | None = None,
@@ -91,7 +87,7 @@ class Parallel(ProcessBound, Replaced):
         refuse_divided(model)
         check_counts(members=members, members_per_chain=members_per_chain, chains=chains)
         self._repeated = repeated
-        terms = self._read(dim, row_wise)
+        reading = self._read(dim, row_wise)
         self.names: list[str] = []
         self.plan: ChainPlan | None = None
         self.group: Group | None
@@ -99,10 +95,10 @@ class Parallel(ProcessBound, Replaced):
         self._more: list[Evaluator] = []  # all evaluators
         self.group, self._own_group = group_for(members_per_chain if members is None else members)
         try:  # the group has been forked, so something may be told from a thread
-            with telling(f"compiling and proving {', '.join(terms.names)}"), untraced():
+            with telling(f"compiling and proving {', '.join(reading.names)}"), untraced():
                 plain = None if min_speedup is None else gradient_of(model, mode)
-                self._divide(terms, mode, members_per_chain or 1)
-                tell_what_stays(model, terms)
+                self._divide(reading, mode, members_per_chain or 1)
+                tell_what_stays(reading)
                 if plain is not None and min_speedup is not None:
                     self._stay_if(plain, mode, min_speedup)
             if chains is not None and self.names:
@@ -116,41 +112,40 @@ class Parallel(ProcessBound, Replaced):
         names = ", ".join(self.names) or "nothing"
         return f"<synkhronos.pymc.Parallel of {names} by {self.group or 'no group: closed'}>"
 
-    def _read(self, dim: str | None, row_wise: Sequence[object]) -> Terms:
+    def _read(self, dim: str | None, row_wise: Sequence[object]) -> Reading:
         with telling("reading the model"), untraced():
-            return read_model(self.model, dim, row_wise)
+            return read(self.model, dim, Declared.of(self.model, row_wise))
 
-    def _divide(self, terms: Terms, mode: ModeLike, members_per_chain: int) -> None:
-        model = self.model
+    def _divide(self, reading: Reading, mode: ModeLike, members_per_chain: int) -> None:
         assert self.group is not None
         # the mode and the group of later divisions, of the observed terms without Potentials
         self._made_for = mode, self.group, members_per_chain
-        value, evaluator = self._value_of(terms)
-        self.replace(Divided(model, terms, value, self._proved_value_of))
-        self.names = terms.names
-        self._prove(terms, evaluator, meanwhile=self._compile_gradient)
+        value, evaluator = self._value_of(reading)
+        self.replace(Divided(self.model, reading, value, self._proved_value_of))
+        self.names = reading.names
+        self._prove(reading, evaluator, meanwhile=self._compile_gradient)
 
-    def _proved_value_of(self, terms: Terms) -> Any:
-        value, evaluator = self._value_of(terms)
-        self._prove(terms, evaluator)
+    def _proved_value_of(self, reading: Reading) -> TensorVariable:
+        value, evaluator = self._value_of(reading)
+        self._prove(reading, evaluator)
         return value
 
-    def _value_of(self, terms: Terms) -> tuple[Any, Evaluator]:
+    def _value_of(self, reading: Reading) -> tuple[TensorVariable, Evaluator]:
         """The log-density of these terms' variables, divided, and what evaluates it."""
-        likelihood = Likelihood(terms, point_of(self.model), self._repeated)
+        likelihood = Likelihood(reading, self._repeated)
         tell_forms(likelihood)
-        made = self._evaluated(likelihood, terms)
-        prove_summands(self.model, terms)
-        return made
+        return self._evaluated(likelihood, reading)
 
-    def _evaluated(self, likelihood: Likelihood, terms: Terms) -> tuple[Any, Evaluator]:
+    def _evaluated(
+        self, likelihood: Likelihood, reading: Reading
+    ) -> tuple[TensorVariable, Evaluator]:
         mode, group, members_per_chain = self._made_for
         evaluator = Evaluator(likelihood, mode, group, members_per_chain)
         self._more.append(evaluator)
         if self._evaluator is None:
             self._evaluator = evaluator
         value = DividedLogp(evaluator)(likelihood.theta, *likelihood.latents)[0]
-        rests = list(terms.rests.values())
+        rests = list(reading.rests.values())
         return pt.add(value, *rests) if rests else value, evaluator
 
     def _compile_gradient(self) -> None:
@@ -162,27 +157,29 @@ class Parallel(ProcessBound, Replaced):
                 log.debug("the model's gradient is not compiled ahead: %s", exc)
 
     def _prove(
-        self, terms: Terms, evaluator: Evaluator, meanwhile: Callable[[], object] | None = None
+        self,
+        reading: Reading,
+        evaluator: Evaluator,
+        meanwhile: Callable[[], object] | None = None,
     ) -> None:
-        found = prove(self.model, terms.all, evaluator, meanwhile)
+        found = prove(reading, evaluator, meanwhile)
         if found is None:
             return
-        names = terms.names
-        culprits = [n for n in names if len(names) == 1 or self._alone_wrong(n, terms)]
+        names = reading.names
+        culprits = [n for n in names if len(names) == 1 or self._alone_wrong(reading.only([n]))]
         raise InputError(
             f"the parts of {', '.join(culprits or names)} do not add up: {found}. The model has "
             "not been changed; please report this"
         )
 
-    def _alone_wrong(self, name: str, terms: Terms) -> bool:
+    def _alone_wrong(self, alone: Reading) -> bool:
         """Whether a variable is wrong if only it is divided."""
-        alone = terms.only([name])
-        likelihood = Likelihood(alone, point_of(self.model), self._repeated)
+        likelihood = Likelihood(alone, self._repeated)
         assert self.group is not None
         assert self._evaluator is not None
         evaluator = Evaluator(likelihood, self._evaluator.mode, self.group, 1)
         try:
-            return prove(self.model, alone.all, evaluator) is not None
+            return prove(alone, evaluator) is not None
         finally:
             evaluator.leave()
 
@@ -308,12 +305,12 @@ class _Measured(Parallel):
         assert before is not None
         assert self.group is not None
         self._made_for = mode, self.group, 1
-        value, evaluator = self._evaluated(before.likelihood, divided.terms)
+        value, evaluator = self._evaluated(before.likelihood, divided.reading)
         with np.errstate(all="ignore"):
             evaluator(*somewhere(before.likelihood))
         before.leave()
         self._plain, self._evaluator = None, evaluator
-        self.replace(Divided(self.model, divided.terms, value, self._proved_value_of))
+        self.replace(Divided(self.model, divided.reading, value, self._proved_value_of))
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -335,7 +332,7 @@ def group_for(members: int | None) -> tuple[Group, bool]:
 
 @options_checked
 def parallel(
-    model: Any = None,
+    model: Model | None = None,
     dim: str | None = None,
     *,
     members: int | None = None,
@@ -429,7 +426,7 @@ def parallel(
 
 @options_checked
 def divide(
-    model: Any = None,
+    model: Model | None = None,
     dim: str | None = None,
     *,
     members: int | None = None,
@@ -437,7 +434,7 @@ def divide(
     mode: ModeLike = None,
     row_wise: Sequence[object] = (),
     repeated: bool = True,
-) -> Any:
+) -> Model:
     """A copy of a model that stays divided: `parallel` without a ``with``, as PyMC's ``pm.do``.
 
     Parameters
@@ -490,7 +487,7 @@ def divide(
 
 @options_checked
 def advise(
-    model: Any = None,
+    model: Model | None = None,
     dim: str | None = None,
     *,
     members: int | None = None,

@@ -29,7 +29,7 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorConstant
 
 from synkhronos._compiling.kept.keys import graph_key
-from synkhronos.pymc._reading.initial_values import initial_values_of, without_initial_values
+from synkhronos.pymc._reading.models import initial_values_of, without_initial_values
 
 # Where PyMC looks for what it does with a class; of a CustomDist it is what the user gives
 _OF_CLASSES = ("_logprob", "_logcdf", "_logccdf", "_icdf")

@@ -13,17 +13,17 @@ everywhere.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar import basic as ps
+from pytensor.tensor import TensorVariable
 from pytensor.tensor.basic import MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import All
@@ -55,16 +55,16 @@ class Counts:
         self._shapes = shapes
         self._known: dict[Variable, bool] = {}
 
-    def is_count(self, length: Any) -> bool:
+    def is_count(self, length: TensorVariable) -> bool:
         """Whether an integer scalar is the number of rows, also of other data."""
         if length not in self._known:
             self._known[length] = self._decide(length)
         return self._known[length]
 
-    def _decide(self, length: Any) -> bool:
+    def _decide(self, length: TensorVariable) -> bool:
         graph = _by_lengths(length)
         count = pt.lscalar("rows")
-        leaves: dict[Any, Any] = {}
+        leaves: dict[Variable, Variable] = {}
         numbers: set[int] = set()
         for node in toposort([graph]):
             if isinstance(node.op, Shape_i):
@@ -90,7 +90,7 @@ class Counts:
         return all(_equals(measured, n) for n in _tried(numbers | {self._rows}))
 
 
-def _by_lengths(length: Any) -> Any:
+def _by_lengths(length: TensorVariable) -> TensorVariable:
     """The same length, computed from the lengths of inputs and shared variables."""
     while True:
         asked = [
@@ -113,7 +113,7 @@ def _by_lengths(length: Any) -> Any:
         [length] = clone_replace([length], replace=inferred)
 
 
-def _is_piecewise(node: Any) -> bool:
+def _is_piecewise(node: Apply) -> bool:
     """Whether an operation computes sums, choices and comparisons of lengths, or passes one on."""
     if isinstance(node.op, Elemwise):
         return isinstance(node.op.scalar_op, _PIECEWISE + _COMPARED)
@@ -129,7 +129,7 @@ def _tried(constants: set[int]) -> Iterator[int]:
     yield from sorted(n for n in beside if n >= 1)
 
 
-def _equals(measured: Any, rows: int) -> bool:
+def _equals(measured: Callable[[int], np.ndarray], rows: int) -> bool:
     try:
         return int(measured(rows)) == rows
     except (AssertionError, ValueError, IndexError):

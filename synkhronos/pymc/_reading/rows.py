@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pytensor.tensor as pt
@@ -23,26 +23,26 @@ from pytensor.compile.builders import OpFromGraph, SymbolicOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors, toposort
+from pytensor.graph.traversal import ancestors
 from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar import basic as ps
 from pytensor.scalar.math import Sigmoid, Softplus
 from pytensor.scan.op import Scan
+from pytensor.tensor import TensorVariable
 from pytensor.tensor.basic import Alloc, ARange, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import All
-from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import Subtensor, indices_from_subtensor
 from pytensor.tensor.type import TensorType
 
+from synkhronos._errors import InputError
 from synkhronos._proofs.indexing import is_full
 from synkhronos._proofs.values import Position, Rows, Same, Stuck, Unknown
 from synkhronos._proofs.walk import Walk, constant_of, name_of, transfer
+from synkhronos.pymc._reading.assumptions import Assumption
 from synkhronos.pymc._reading.counts import Counts
-from synkhronos.pymc._reading.declared import Assumption
-
-Lengths = tuple[int, ...]
-Place = tuple[Variable, int | None]  # a variable and its row axis; None: needed whole
+from synkhronos.pymc._reading.facts import Facts, Lengths, Place
 
 POSITION = -1  # instead of an axis: the variable holds the row numbers, 0 to n - 1
 
@@ -54,19 +54,33 @@ _MAX_TRIES = 128  # combinations of row axes tried for the inputs of one node
 
 
 @dataclass(frozen=True)
-class Unreadable:
-    """Why a term is not a sum over rows; `reason` is a clause."""
+class Term:
+    """The log-density of one observed variable or Potential, or a summand of it.
 
-    reason: str
+    Attributes
+    ----------
+    name : str
+    variable : Variable
+        The log-density of each row, as a function of the model's value variables.
+    axis : int
+        The axis of `variable` that is divided.
+    rows : int
+    """
+
+    name: str
+    variable: TensorVariable
+    axis: int
+    rows: int
 
 
-@dataclass
-class Reading:
+@dataclass(frozen=True)
+class RowReading:
     """Terms with the same number of rows, rewritten on placeholders.
 
     Attributes
     ----------
-    rows : int
+    terms : tuple of Term
+    facts : Facts
     total : Variable
         The sum of the terms over the rows of the placeholders.
     holds : Variable, or None
@@ -83,14 +97,44 @@ class Reading:
         Each of the terms, by row.
     """
 
-    rows: int
-    total: Any
-    holds: Any
-    refuses_nan: bool = False
-    sources: dict[Place, Variable] = field(default_factory=dict)
-    assumptions: tuple[Assumption, ...] = ()
-    computed: frozenset[Variable] = frozenset()
-    values: tuple[Any, ...] = ()
+    terms: tuple[Term, ...]
+    facts: Facts
+    total: TensorVariable
+    holds: TensorVariable | None
+    refuses_nan: bool
+    sources: Mapping[Place, TensorVariable]
+    assumptions: tuple[Assumption, ...]
+    computed: frozenset[Variable]
+    values: tuple[TensorVariable, ...]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of each term."""
+        return self.terms[0].rows
+
+    @property
+    def names(self) -> list[str]:
+        """The variable of each term."""
+        return [term.name for term in self.terms]
+
+    @cached_property
+    def apart(self) -> list[RowReading]:
+        """The same terms, each read alone."""
+        return [group for term in self.terms for group in read_rows([term], self.facts)]
+
+
+def read_rows(terms: Sequence[Term], facts: Facts) -> tuple[RowReading, ...]:
+    """Read terms, those with the same number of rows together.
+
+    Raises
+    ------
+    InputError
+        One cannot be divided into its rows, with the reason.
+    """
+    by_rows: dict[int, list[Term]] = {}
+    for term in terms:
+        by_rows.setdefault(term.rows, []).append(term)
+    return tuple(Reader(rows, facts).read(group) for rows, group in by_rows.items())
 
 
 class Reader:
@@ -99,70 +143,57 @@ class Reader:
     Parameters
     ----------
     rows : int
-    shapes : mapping
-        The shape of every variable of the terms.
-    free : set
-        The variables that depend on free random variables; all others are data.
-    declared : Declared
-        Operations of which the user says that they keep rows apart.
+    facts : Facts
+        Of the variables of the terms.
     """
 
-    def __init__(
-        self,
-        rows: int,
-        shapes: Mapping[Variable, Lengths],
-        free: set[Variable],
-        declared: Container[Apply],
-    ) -> None:
-        self._declared = declared
-        self._assumptions: dict[Place, Assumption] = {}
+    def __init__(self, rows: int, facts: Facts) -> None:
         self._rows = rows
-        self._shapes = shapes
-        self._free = free
-        self._counts = Counts(rows, shapes)
+        self._facts, self._shapes, self._free = facts, facts.shapes, facts.free
+        self._assumptions: dict[Place, Assumption] = {}
+        self._counts = Counts(rows, facts.shapes)
         self._ways: dict[Place, tuple[int | None, ...] | None] = {}
         self._pruned: dict[Place, tuple[tuple[int | None, ...] | None, frozenset[Place]]] = {}
         self._reasons: dict[Place, str] = {}
-        self._built: dict[Place, Variable] = {}
+        self._built: dict[Place, TensorVariable] = {}
         self._lengths: dict[Variable, tuple[int | None, ...] | None] = {}
-        self.sources: dict[Place, Variable] = {}
+        self._sources: dict[Place, TensorVariable] = {}
 
-    def read(self, terms: Sequence[Place], checked: bool) -> Reading | dict[int, Unreadable]:
-        """Rewrite the terms; if some cannot be divided, return their indices and the reasons.
+    def read(self, terms: Sequence[Term], checked: bool = True) -> RowReading:
+        """Rewrite the terms; `checked`: with the conditions on parameters, if the model has them.
 
-        `checked`: whether the model checks conditions on parameters.
+        Raises
+        ------
+        InputError
         """
-        bare = [(without_checks(term), axis) for term, axis in terms]
+        bare = [(without_checks(term.variable), term.axis) for term in terms]
         for place in bare:
             self._follow(place)
             self._prune(place)
-        stuck = {
-            i: Unreadable(self._reasons.get(place, "it is not computed row by row"))
-            for i, place in enumerate(bare)
-            if place[1] is None or self._ways[place] is None
-        }
-        if stuck:
-            return stuck
-        everything = [term for term, _ in terms] if checked else []
+        for term, place in zip(terms, bare, strict=True):
+            if self._ways[place] is None:
+                reason = self._reasons.get(place, "it is not computed row by row")
+                raise InputError(
+                    f"the log-density of {term.name} cannot be divided into its {self._rows} rows: "
+                    f"{reason}"
+                )
+        everything = [t.variable for t in terms] if checked and self._facts.checked else []
         conditions, refuses_nan = self._conditions(everything)
         for place in conditions:
             self._follow(place)
             self._prune(place)
         self._restore([*bare, *conditions])
         values = [self._build(place) for place in bare]
-        total: Any = pt.add(*[v.sum() for v in values]) if len(values) > 1 else values[0].sum()
         checks = [pt.all(self._build(place)) for place in conditions]
-        holds = functools.reduce(pt.and_, checks) if checks else None
-        computed = frozenset(v for v, axis in self._built if self._ways[v, axis] is not None)
-        assumptions = tuple(self._assumptions.values())
-        return Reading(
-            rows=self._rows,
-            total=total,
-            holds=holds,
+        return RowReading(
+            terms=tuple(terms),
+            facts=self._facts,
+            total=pt.add(*[v.sum() for v in values]) if len(values) > 1 else values[0].sum(),
+            holds=functools.reduce(pt.and_, checks) if checks else None,
             refuses_nan=refuses_nan,
-            sources=self.sources,
-            assumptions=assumptions,
-            computed=computed,
+            sources=self._sources,
+            assumptions=tuple(self._assumptions.values()),
+            computed=frozenset(v for v, axis in self._built if self._ways[v, axis] is not None),
             values=tuple(values),
         )
 
@@ -265,8 +296,7 @@ class Reader:
         The number of steps has to follow the data. Else new data could be longer than the steps
         that the user has asked for.
         """
-        op: Any = node.op
-        info = op.info
+        op, info = node.op, node.op.info
         if not info.n_seqs or info.as_while or len(node.outputs) != info.n_nit_sot:
             return False
         steps = [node.inputs[0], *op.outer_nitsot(node.inputs)]
@@ -286,7 +316,7 @@ class Reader:
             and all(map(is_full, others))
         )
 
-    def _is_count(self, length: Any) -> bool:
+    def _is_count(self, length: TensorVariable) -> bool:
         [found] = constant_fold([length], raise_not_constant=False)
         fixed = not isinstance(found, Variable) and int(found) == self._rows
         return fixed or self._counts.is_count(length)
@@ -321,9 +351,8 @@ class Reader:
 
     def _candidates(self, variable: Variable) -> list[int | None]:
         """The axes whose length allows them to be the row axis; None and POSITION last."""
-        kind: Any = variable.type
         shape = self._shapes.get(variable, ())
-        axes = [a for a, n in enumerate(shape) if n == self._rows and kind.shape[a] != 1]
+        axes = [a for a, n in enumerate(shape) if n == self._rows and variable.type.shape[a] != 1]
         counts = [POSITION] if len(axes) == 1 and self._rows == _size(shape) else []
         counts = counts if _counts(variable) else []
         return [*axes, None, *counts]
@@ -343,7 +372,7 @@ class Reader:
                 continue
             if isinstance(found[output], Rows) and found[output].axis == axis:
                 return way
-        if node in self._declared:
+        if self._facts.is_declared(node):
             return self._assume(node, place)
         self._reasons.setdefault(place, f"{name_of(node)} may mix rows{_advice(node)}")
         return None
@@ -372,25 +401,23 @@ class Reader:
 
         Example: the row numbers of a matrix of one row, ``pt.arange(p.shape[0])``.
         """
-        kind: Any = variable.type
+        known = tuple(getattr(variable.type, "shape", ()))
         if variable not in self._lengths:
-            found = list(getattr(kind, "shape", ()))
+            found = list(known)
             for axis, n in enumerate(self._shapes.get(variable, ())):
                 if n == 1 and found[axis] is None:
-                    symbolic: Any = variable
-                    [length] = constant_fold([symbolic.shape[axis]], raise_not_constant=False)
+                    [length] = constant_fold([variable.shape[axis]], raise_not_constant=False)
                     found[axis] = 1 if isinstance(length, np.ndarray) and length == 1 else None
-            changed = tuple(found) != tuple(getattr(kind, "shape", ()))
-            self._lengths[variable] = tuple(found) if changed else None
+            self._lengths[variable] = tuple(found) if tuple(found) != known else None
         return self._lengths[variable]
 
-    def _build(self, place: Place) -> Any:
+    def _build(self, place: Place) -> TensorVariable:
         """Rewrite the place's variable on placeholders."""
         for here in self._order(place, self._built):
             self._built[here] = self._make(here)
         return self._built[place]
 
-    def _order(self, place: Place, done: Mapping[Place, Any]) -> Iterator[Place]:
+    def _order(self, place: Place, done: Mapping[Place, object]) -> Iterator[Place]:
         """The places in the graph of `place`, inputs first, without those in `done`."""
         stack: list[tuple[Place, bool]] = [(place, False)]
         while stack:
@@ -437,24 +464,22 @@ class Reader:
         small = isinstance(variable, Constant) and getattr(variable.data, "nbytes", 0)
         if isinstance(variable, Constant) and axis is None and small <= _INLINE_BYTES:
             return variable
-        found = self.sources.get(place)
+        found = self._sources.get(place)
         if found is None:
             found = _placeholder(variable, axis, self._known_lengths(variable))
-            self.sources[place] = found
+            self._sources[place] = found
         return found if not axis else pt.moveaxis(found, 0, axis)
 
 
 def _placeholder(
     variable: Variable, axis: int | None, known: tuple[int | None, ...] | None = None
-) -> Variable:
+) -> TensorVariable:
     """An input of the member's graph; its rows come first, their number is free."""
-    kind: Any = variable.type
-    lengths = list(known or kind.shape)
+    lengths = list(known or variable.type.shape)
     if axis is not None:
         del lengths[axis]
         lengths.insert(0, None)
-    made: Variable = kind.clone(shape=tuple(lengths))(name=variable.name)
-    return made
+    return variable.type.clone(shape=tuple(lengths))(name=variable.name)
 
 
 def _respecified(node: Apply, axis: int, rows: Variable) -> Variable:
@@ -462,8 +487,8 @@ def _respecified(node: Apply, axis: int, rows: Variable) -> Variable:
 
     Elementwise operations stretch an axis only where its type says that its length is 1.
     """
-    kind: Any = node.outputs[0].type
-    lengths = [None if i == axis else n for i, n in enumerate(kind.shape)]
+    shape = node.outputs[0].type.shape
+    lengths = [None if i == axis else n for i, n in enumerate(shape)]
     return pt.specify_shape(rows, lengths)
 
 
@@ -481,7 +506,7 @@ def _counts(variable: Variable) -> bool:
     return (constant_of(start), constant_of(step)) == (0, 1)
 
 
-def _renumbered(given: Sequence[Place], inputs: Sequence[Any]) -> list[Any]:
+def _renumbered(given: Sequence[Place], inputs: Sequence[Variable]) -> list[Variable]:
     """The inputs of a node; row numbers become those of the member's rows."""
     rows = next(v.shape[a] for (_, a), v in zip(given, inputs, strict=True) if a not in _ROWLESS)
     return [
@@ -501,7 +526,7 @@ def _of_any_length(node: Apply, way: Sequence[int | None]) -> Apply:
     if not isinstance(node.op, OpFromGraph):
         return node
     symbolic = isinstance(node.op, SymbolicOp)
-    inputs: list[Any] = []
+    inputs: list[Variable] = []
     for variable, axis in zip(node.inputs, way, strict=True):
         # rebuilding the inner graph would rebuild the input's own graph too
         whole = axis in _ROWLESS and not symbolic and variable.owner is not None
@@ -513,7 +538,7 @@ def _of_any_length(node: Apply, way: Sequence[int | None]) -> Apply:
     return owner if len({v.owner for v in outputs}) == 1 and owner is not None else node
 
 
-def _unsized(variable: Any, axis: int | None) -> Any:
+def _unsized(variable: Variable, axis: int | None) -> Variable:
     """An input of any number of rows; the variable itself if it has no rows."""
     if axis in _ROWLESS:
         return variable
@@ -521,15 +546,15 @@ def _unsized(variable: Any, axis: int | None) -> Any:
     return variable.type.clone(shape=tuple(lengths))()
 
 
-def _rescanned(op: Scan, given: Sequence[Any]) -> Scan:
+def _rescanned(op: Scan, given: Sequence[Variable]) -> Scan:
     """A loop whose inner graph has no length that the types of these inputs do not have."""
     inner, info = op.fgraph.unfreeze(), op.info
     outer = op.get_oinp_iinp_iout_oout_mappings()["outer_inp_from_inner_inp"]
     taps = [*info.mit_mot_in_slices, *info.mit_sot_in_slices]
     stacked = info.n_seqs + sum(map(len, taps)) + info.n_sit_sot
-    inputs: dict[Any, Any] = {}
+    inputs: dict[Variable, Variable] = {}
     for i, variable in enumerate(inner.inputs):
-        kind: Any = variable.type
+        kind = variable.type
         lengths = getattr(given[outer[i]].type, "shape", ())[i < stacked :]
         known = getattr(kind, "shape", ())
         free = tuple(None if m is None else n for n, m in zip(known, lengths, strict=True))
@@ -553,7 +578,7 @@ def _rescanned(op: Scan, given: Sequence[Any]) -> Scan:
     )
 
 
-def _remade(node: Apply, inputs: Sequence[Any]) -> Sequence[Any]:
+def _remade(node: Apply, inputs: Sequence[Variable]) -> Sequence[Variable]:
     """The node's outputs for other inputs, which may have other lengths.
 
     They keep what is promised of the values in tags: PyTensor takes the Cholesky factor of L @ L.T
@@ -566,7 +591,7 @@ def _remade(node: Apply, inputs: Sequence[Any]) -> Sequence[Any]:
     return made
 
 
-def _made_again(node: Apply, inputs: Sequence[Any]) -> Sequence[Any]:
+def _made_again(node: Apply, inputs: Sequence[Variable]) -> Sequence[Variable]:
     if isinstance(node.op, Scan):
         return _rescanned(node.op, inputs).make_node(*inputs).outputs
     if isinstance(node.op, SymbolicOp):  # builds its inner graph again
@@ -579,7 +604,7 @@ def _made_again(node: Apply, inputs: Sequence[Any]) -> Sequence[Any]:
     return node.clone_with_new_inputs(inputs, strict=False).outputs
 
 
-def _carry(node: Apply, way: Sequence[int | None]) -> Sequence[Any] | str:
+def _carry(node: Apply, way: Sequence[int | None]) -> Sequence[object] | str:
     """The outputs' values if these inputs have rows; or the reason why they are unknown."""
     values = [
         Same() if a is None else _position(v) if a == POSITION else Rows(a)
@@ -608,11 +633,10 @@ def _advice(node: Apply) -> str:
 
 
 def _position(variable: Variable) -> Position:
-    kind: Any = variable.type
-    return Position(next(i for i, n in enumerate(kind.shape) if n != 1))
+    return Position(next(i for i, n in enumerate(variable.type.shape) if n != 1))
 
 
-def without_checks(variable: Variable) -> Any:
+def without_checks(variable: Variable) -> TensorVariable:
     """The variable below its checks of parameters."""
     while variable.owner is not None and isinstance(variable.owner.op, CheckAndRaise):
         variable = variable.owner.inputs[0]
@@ -666,9 +690,8 @@ def _size(shape: Lengths) -> int:
 def _allocated(node: Apply, axis: int, shapes: Mapping[Variable, Lengths]) -> int | None:
     """The row axis of the value that fills an Alloc along its row axis."""
     filling, output = node.inputs[0], node.outputs[0]
-    kind: Any = filling.type
-    inner = axis - len(shapes[output]) + kind.ndim
-    return inner if inner >= 0 and kind.shape[inner] != 1 else None
+    inner = axis - len(shapes[output]) + filling.type.ndim
+    return inner if inner >= 0 and filling.type.shape[inner] != 1 else None
 
 
 def _folded(node: Apply, axis: int, shapes: Mapping[Variable, Lengths]) -> int | None:
@@ -683,11 +706,11 @@ _KEEPS_LENGTH: dict[type, Callable[[Apply, int, Mapping[Variable, Lengths]], int
 }
 
 
-def _lengths_of(node: Apply) -> list[Any]:
+def _lengths_of(node: Apply) -> list[Variable]:
     """The lengths that an Alloc or Reshape is given; -1 in a Reshape stands for what is left."""
     if isinstance(node.op, Alloc):
         return list(node.inputs[1:])
-    vector: Any = node.inputs[1]
+    vector = node.inputs[1]
     if isinstance(vector, Constant):
         return [pt.constant(n) for n in vector.data]
     if vector.owner is not None and isinstance(vector.owner.op, MakeVector):
@@ -701,32 +724,30 @@ def _stays(length: Variable) -> bool:
 
 
 def _relengthened(
-    node: Apply, axis: int, inputs: Sequence[Any], shapes: Mapping[Variable, Lengths]
-) -> Variable:
+    node: Apply, axis: int, inputs: Sequence[TensorVariable], shapes: Mapping[Variable, Lengths]
+) -> TensorVariable:
     """An Alloc or Reshape for any number of rows, instead of the number of all rows."""
     array, shape = inputs[0], list(shapes[node.outputs[0]])
     stay = len(inputs) == 1
     folded = isinstance(node.op, Reshape)
     given = [*inputs[1:]] if stay or not folded else [inputs[1][i] for i in range(len(shape))]
-    kind: Any = node.outputs[0].type
-    lengths: list[Any] = []
+    known_shape = node.outputs[0].type.shape
+    lengths: list[Variable | int] = []
     for i, (length, n) in enumerate(zip(_lengths_of(node), shape, strict=True)):
         number = constant_of(length)
         if i == axis:
             lengths.append(array.shape[0 if folded else axis - len(shape) + array.type.ndim])
-        elif kind.shape[i] is not None or (stay and number != -1):
+        elif known_shape[i] is not None or (stay and number != -1):
             lengths.append(int(n))
         else:
             lengths.append(given[i] if number is None else number)
     if folded:
-        made: Variable = array.reshape(lengths)
-        return made
+        return array.reshape(lengths)
     known = list(shapes[node.inputs[0]])
     others = shape[:axis] + shape[axis + 1 :]
     if stay and len(known) == len(shape) and known[:axis] + known[axis + 1 :] == others:
         return array
-    spread: Variable = pt.alloc(array, *lengths)
-    return spread
+    return pt.alloc(array, *lengths)
 
 
 def _by_step(node: Apply) -> tuple[int | None, ...]:
@@ -736,25 +757,9 @@ def _by_step(node: Apply) -> tuple[int | None, ...]:
     return tuple(0 if 1 <= i <= count else None for i in range(len(node.inputs)))
 
 
-def _restepped(node: Apply, inputs: Sequence[Any]) -> list[Any]:
+def _restepped(node: Apply, inputs: Sequence[Variable]) -> list[Variable]:
     """The inputs of a loop over rows, with one step for each of the member's rows."""
     assert isinstance(node.op, Scan)
     lengths = {id(v) for v in [inputs[0], *node.op.outer_nitsot(inputs)]}
     rows = inputs[1].shape[0]
     return [rows.astype(v.type.dtype) if id(v) in lengths else v for v in inputs]
-
-
-def dependent(terms: Sequence[Variable], on: Sequence[Variable]) -> set[Variable]:
-    """The variables in the terms' graphs that depend on any of `on`, which are included."""
-    found = set(on)
-    for node in toposort(terms):
-        if isinstance(node.op, Shape | Shape_i):  # a parameter's shape does not change
-            continue
-        if any(v in found for v in node.inputs):
-            found.update(node.outputs)
-    return found
-
-
-def is_smooth(variable: Any) -> bool:
-    """Whether gradients by this variable exist."""
-    return variable.type.dtype in ("float32", "float64")

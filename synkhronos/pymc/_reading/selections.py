@@ -7,35 +7,35 @@ each row is computed from the same row of data and parameters, these are chosen 
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import Any
+import contextlib
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import toposort
+from pytensor.tensor import TensorVariable
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor, indices_from_subtensor
 
-from synkhronos.pymc._reading.rows import Lengths, Reader, Reading
+from synkhronos._errors import InputError
+from synkhronos.pymc._reading.facts import Facts
+from synkhronos.pymc._reading.rows import Reader, Term
 from synkhronos.pymc._reading.summands import rebuilt
 
 
-def with_chosen_sources(
-    array: Any, shapes: Mapping[Variable, Lengths], free: set[Variable], declared: Container[Apply]
-) -> Any:
+def with_chosen_sources(array: TensorVariable, facts: Facts) -> TensorVariable:
     """The same array, computed from chosen rows of its sources; itself if it chooses none."""
-    made: dict[Variable, Any] = {}
+    made: dict[Variable, TensorVariable] = {}
     for node in toposort([array]):
-        chosen = _selection(node, free)
-        if chosen is None or node.outputs[0] not in free:
+        chosen = _selection(node, facts)
+        if chosen is None or node.outputs[0] not in facts.free:
             continue
         axis, entry = chosen
         whole, some = node.inputs[0], node.outputs[0]
-        rows = shapes[whole][axis]
-        if shapes[some][axis] > rows:  # repeats rows: to compute each once costs less
+        rows = facts.shapes[whole][axis]
+        if facts.shapes[some][axis] > rows:  # repeats rows: to compute each once costs less
             continue
-        found = Reader(rows, shapes, free, declared).read([(whole, axis)], checked=False)
-        if isinstance(found, Reading):
-            sources: dict[Variable, Any] = {
+        with contextlib.suppress(InputError):
+            found = Reader(rows, facts).read([Term("", whole, axis, rows)], checked=False)
+            sources = {
                 placeholder: v if a is None else pt.moveaxis(v[(slice(None),) * a + (entry,)], a, 0)
                 for (v, a), placeholder in found.sources.items()
             }
@@ -43,12 +43,12 @@ def with_chosen_sources(
     return rebuilt(array, made)
 
 
-def _selection(node: Apply, free: set[Variable]) -> tuple[int, Any] | None:
+def _selection(node: Apply, facts: Facts) -> tuple[int, slice | TensorVariable] | None:
     """The axis of which a node chooses entries, and its index, if it is data; None otherwise."""
     if not isinstance(node.op, Subtensor | AdvancedSubtensor):
         return None
     indices = node.inputs[1:]
-    if any(v in free for v in indices):
+    if any(v in facts.free for v in indices):
         return None
     entries = indices_from_subtensor(indices, node.op.idx_list)
     chosen = [(i, entry) for i, entry in enumerate(entries) if entry != slice(None)]

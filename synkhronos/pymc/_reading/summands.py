@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
@@ -18,6 +17,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar import basic as ps
+from pytensor.tensor import TensorVariable
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -26,7 +26,9 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 
 from synkhronos._errors import InputError
 
-_Wrap = Callable[[Any], Any]  # what a term does to a sum, done to the elements of the sum
+_Wrap = Callable[
+    [TensorVariable], TensorVariable
+]  # what a term does to a sum, done to the elements of the sum
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,11 @@ class Summand:
         Arrays, each of which sums up to the summand; empty if it is not a sum.
     """
 
-    value: Any
-    arrays: tuple[Any, ...] = ()
+    value: TensorVariable
+    arrays: tuple[TensorVariable, ...] = ()
 
 
-def summands_of(term: Any) -> list[Summand]:
+def summands_of(term: TensorVariable) -> list[Summand]:
     """Summands that add up to the sum of a term of a model's log-density.
 
     An array is one summand. Its rows may have been summed along other axes.
@@ -54,7 +56,7 @@ def summands_of(term: Any) -> list[Summand]:
         return [Summand(term, tuple(_below_sums(term)))]
     linear = _linear_in_sums(term)
     found: list[Summand] = []
-    stack: list[tuple[Any, _Wrap]] = [(term, lambda x: x)]
+    stack: list[tuple[Variable, _Wrap]] = [(term, lambda x: x)]
     while stack:
         variable, wrap = stack.pop()
         summed = _summed(variable)
@@ -68,16 +70,16 @@ def summands_of(term: Any) -> list[Summand]:
     return found
 
 
-def _is_scalar(variable: Any) -> bool:
+def _is_scalar(variable: Variable) -> bool:
     shape = getattr(variable.type, "shape", (None,))
     return all(n == 1 for n in shape)
 
 
-def _without_axes(scalar: Any) -> Any:
+def _without_axes(scalar: TensorVariable) -> TensorVariable:
     return scalar.dimshuffle() if scalar.type.ndim else scalar
 
 
-def _below_sums(array: Any) -> list[Any]:
+def _below_sums(array: TensorVariable) -> list[TensorVariable]:
     found = [array]
     while array.owner is not None and isinstance(array.owner.op, Sum):
         array = array.owner.inputs[0]
@@ -85,7 +87,7 @@ def _below_sums(array: Any) -> list[Any]:
     return found
 
 
-def _summed(variable: Any) -> Any:
+def _summed(variable: Variable) -> TensorVariable | None:
     """The array whose elements a scalar sums; None if it is no sum."""
     node = variable.owner
     if node is None or not _is_scalar(variable):
@@ -105,7 +107,7 @@ def _summed(variable: Any) -> Any:
     return a * b if (a.type.ndim, b.type.ndim) == (1, 1) else None
 
 
-def _linear_in_sums(term: Any) -> set[Variable]:
+def _linear_in_sums(term: TensorVariable) -> set[Variable]:
     """The scalars in the term's graph that are linear in sums."""
     found: set[Variable] = set()
     for node in toposort([term]):
@@ -136,9 +138,9 @@ def _carries(node: Apply, linear: set[Variable]) -> bool:
     return False
 
 
-def _summands(node: Apply, wrap: _Wrap, linear: set[Variable]) -> list[tuple[Any, _Wrap]]:
+def _summands(node: Apply, wrap: _Wrap, linear: set[Variable]) -> list[tuple[Variable, _Wrap]]:
     """The inputs of a node that `_carries` sums, each with what is done to it."""
-    inputs: list[Any] = list(node.inputs)
+    inputs = list(node.inputs)
     if isinstance(node.op, CheckAndRaise):
         return [(inputs[0], lambda x: wrap(node.op(x, *inputs[1:])))]
     if not isinstance(node.op, Elemwise):
@@ -159,7 +161,7 @@ def _summands(node: Apply, wrap: _Wrap, linear: set[Variable]) -> list[tuple[Any
     return [(sums, lambda x: wrap(pt.mul(x, *factors)))]
 
 
-def with_exact_checks(array: Any) -> Any:
+def with_exact_checks(array: TensorVariable) -> TensorVariable:
     """The array with PyMC's checks of parameters as choices, where a failure may not give -inf.
 
     Where a check fails, PyMC replaces what is below it by -inf. A member instead returns -inf for
@@ -179,19 +181,19 @@ def with_exact_checks(array: Any) -> Any:
     inside = checks & set(ancestors(_not_added(array)))
     if not inside:
         return array
-    made: dict[Variable, Any] = {}
+    made: dict[Variable, Variable] = {}
     for node in toposort([array]):
         if node.outputs[0] in inside:
             value, *conditions = [made.get(v, v) for v in node.inputs]
             holds = pt.all(conditions) if len(conditions) > 1 else conditions[0]
-            chosen: Any = pt.switch(holds, value, -np.inf)
+            chosen = pt.switch(holds, value, -np.inf)
             made[node.outputs[0]] = pt.cast(chosen, value.type.dtype)
         else:
             _rebuild(node, made)
     return made.get(array, array)
 
 
-def rebuilt(array: Any, made: dict[Variable, Any]) -> Any:
+def rebuilt(array: TensorVariable, made: dict[Variable, Variable]) -> TensorVariable:
     """The array with other variables in the place of some; what does not depend on them stays.
 
     `made` takes up what is rebuilt.
@@ -202,15 +204,15 @@ def rebuilt(array: Any, made: dict[Variable, Any]) -> Any:
     return made.get(array, array)
 
 
-def _rebuild(node: Apply, made: dict[Variable, Any]) -> None:
+def _rebuild(node: Apply, made: dict[Variable, Variable]) -> None:
     """Apply a node's operation to what has been made of its inputs, if something has."""
-    inputs: list[Any] = [made.get(v, v) for v in node.inputs]
+    inputs = [made.get(v, v) for v in node.inputs]
     if inputs != list(node.inputs):
         again = node.clone_with_new_inputs(inputs, strict=False)
         made.update(zip(node.outputs, again.outputs, strict=True))
 
 
-def _not_added(array: Any) -> list[Any]:
+def _not_added(array: TensorVariable) -> list[TensorVariable]:
     """The variables that do more to their inputs than to add them and to spread them."""
     found, stack = [], [array]
     while stack:
@@ -233,7 +235,7 @@ def _not_added(array: Any) -> list[Any]:
     return found
 
 
-def _is_positive(variable: Any) -> bool:
+def _is_positive(variable: TensorVariable) -> bool:
     while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
         variable = variable.owner.inputs[0]
     return isinstance(variable, Constant) and bool(np.all(np.asarray(variable.data) > 0))

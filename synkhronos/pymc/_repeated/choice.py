@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from synkhronos.pymc._repeated.columns import RowTerms
 from synkhronos.pymc._repeated.form import Form
@@ -22,9 +21,9 @@ _FORMS: tuple[tuple[Callable[[RowTerms], Form | None], ...], ...] = (
 )
 
 
-def cheapest(terms: RowTerms, total: Any) -> Form:
+def cheapest(terms: RowTerms) -> Form:
     """The form of these terms that costs least; that of the user's rows unless one pays."""
-    best = Form(terms.rowed, terms.whole, total, terms.holds, terms.rows, float(terms.rows))
+    best = Form(terms.rowed, terms.whole, terms.total, terms.holds, terms.rows, float(terms.rows))
     if terms.rows < LEAST_ROWS or not terms.rowed:
         return best
     indices = Indices.of(terms)

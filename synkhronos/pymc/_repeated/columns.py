@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pytensor
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor import TensorVariable
 from pytensor.tensor.math import All
 
 from synkhronos._compiling.python_mode import python_mode
@@ -26,6 +26,8 @@ class RowTerms:
     ----------
     names : list of str
     rows : int
+    total : Variable
+        The sum of the terms.
     values : list of Variable
         Each of the terms, on placeholders of the data and the parameters.
     axes : list of int
@@ -42,12 +44,13 @@ class RowTerms:
 
     names: list[str]
     rows: int
-    values: list[Any]
+    total: TensorVariable
+    values: list[TensorVariable]
     axes: list[int]
-    holds: Any
-    rowed: list[Any]
-    whole: list[Any]
-    parameters: dict[Any, tuple[int, ...]]
+    holds: TensorVariable | None
+    rowed: list[TensorVariable]
+    whole: list[TensorVariable]
+    parameters: dict[TensorVariable, tuple[int, ...]]
     rowed_data: list[np.ndarray]
     whole_data: list[np.ndarray]
 
@@ -61,7 +64,7 @@ class RowTerms:
         """Whether a variable depends on data by row."""
         return not set(self.rowed).isdisjoint(ancestors([variable]))
 
-    def data(self, expressions: Sequence[Any]) -> DataOf:
+    def data(self, expressions: Sequence[Variable]) -> DataOf:
         """The arrays of expressions of data."""
         return DataOf(list(expressions), self.rowed, self.whole)
 
@@ -70,10 +73,10 @@ class RowTerms:
 class DataOf:
     """Expressions of data as arrays; those that are data themselves are not copied."""
 
-    expressions: list[Any]
-    rowed: list[Any]
-    whole: list[Any]
-    _function: Any = None
+    expressions: list[Variable]
+    rowed: list[TensorVariable]
+    whole: list[TensorVariable]
+    _function: Callable[..., list[np.ndarray]] | None = None
 
     def arrays(self, rowed: Sequence[np.ndarray], whole: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The values of the expressions, where the data are these."""
@@ -84,12 +87,12 @@ class DataOf:
             self._function = pytensor.function(
                 list(known), derived, mode=_PLAIN, on_unused_input="ignore"
             )
-        computed = iter(self._function(*given) if derived else ())
+        computed = iter(self._function(*given) if self._function else ())
         return [
             given[known[v]] if v in known else np.asarray(next(computed)) for v in self.expressions
         ]
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_function": None}
 
 
@@ -108,13 +111,13 @@ class Columns:
         The placeholders of the columns.
     """
 
-    outputs: list[Any]
-    places: list[Any]
+    outputs: list[TensorVariable]
+    places: list[TensorVariable]
     data: DataOf
-    whole: list[Any] = field(default_factory=list)
+    whole: list[TensorVariable] = field(default_factory=list)
 
     @staticmethod
-    def of(outputs: Sequence[Any], terms: RowTerms) -> Columns:
+    def of(outputs: Sequence[TensorVariable], terms: RowTerms) -> Columns:
         """Find the columns of these graphs."""
         found = of_data_alone(outputs, terms.rowed, terms.whole, ends=(All,))
         direct = set(ancestors(replaced(outputs, terms.rowed, terms.whole, found).outputs))

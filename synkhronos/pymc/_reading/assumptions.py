@@ -1,22 +1,19 @@
-"""Operations that the user declares to be computed row by row, and the check of this."""
+"""Operations that were read as the user declares them, and the check of this."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytensor
 from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
-from pytensor.graph.traversal import ancestors
 
-from synkhronos._checks import shown
 from synkhronos._compiling.python_mode import python_mode
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError
 from synkhronos._proofs.walk import name_of
+from synkhronos.pymc._reading.facts import Facts
 from synkhronos.pymc._reading.rewrites import without_parameter_checks
 
 _PLAIN = python_mode("none")
@@ -42,52 +39,7 @@ class Assumption:
     axis: int
 
 
-class Declared:
-    """The nodes of a model that the user has declared.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    row_wise : sequence
-        Classes of operations, and names of observed variables and Potentials.
-
-    Raises
-    ------
-    InputError, InputTypeError
-        An entry is neither.
-    """
-
-    def __init__(self, model: Any, row_wise: Sequence[object]) -> None:
-        if isinstance(row_wise, str) or not isinstance(row_wise, Sequence):
-            raise InputTypeError(
-                f"row_wise={shown(row_wise)}: give a list of classes of operations, or of names of "
-                "observed variables and Potentials"
-            )
-        known = [variable.name for variable in (*model.observed_RVs, *model.potentials)]
-        self._kinds: tuple[type, ...] = ()
-        self.names: list[str] = []
-        for entry in row_wise:
-            if isinstance(entry, type) and issubclass(entry, Op):
-                self._kinds += (entry,)
-            elif isinstance(entry, str) and entry in known:
-                self.names.append(entry)
-            else:
-                raise InputError(
-                    f"row_wise: {shown(entry)} is neither the class of an operation nor one of the "
-                    f"observed variables and Potentials ({', '.join(known)})"
-                )
-        self._nodes: set[Apply] = set()
-
-    def note(self, name: str, terms: Sequence[Any]) -> None:
-        """All operations of these terms belong to what is declared, if their variable is."""
-        if name in self.names:
-            self._nodes.update(v.owner for v in ancestors(list(terms)) if v.owner is not None)
-
-    def __contains__(self, node: Apply) -> bool:
-        return isinstance(node.op, self._kinds) or node in self._nodes
-
-
-def check(model: Any, assumptions: Sequence[Assumption]) -> None:
+def check(assumptions: Sequence[Assumption], facts: Facts) -> None:
     """Compare what the operations compute from all rows with what they compute from parts.
 
     Raises
@@ -95,16 +47,17 @@ def check(model: Any, assumptions: Sequence[Assumption]) -> None:
     InputError
         An operation computes something else: it mixes rows.
     """
-    point = model.initial_point(0)
+    if not assumptions:
+        return
     draw = np.random.default_rng(0)
     given = [
         v + draw.uniform(-0.1, 0.1, np.shape(v)).astype(v.dtype) if v.dtype.kind == "f" else v
-        for v in (point[variable.name] for variable in model.value_vars)
+        for v in facts.start().values()
     ]
     for assumption in assumptions:
         node = assumption.node
         evaluate = pytensor.function(
-            model.value_vars,
+            facts.inputs,
             without_parameter_checks(node.inputs),
             mode=_PLAIN,
             on_unused_input="ignore",

@@ -1,0 +1,165 @@
+"""What is known of the variables in a model's graphs: lengths, what is free, what is declared."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytensor
+from pymc import Model
+from pymc.initial_point import make_initial_point_fn
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor import TensorVariable
+from pytensor.tensor.rewriting.shape import ShapeFeature
+from pytensor.tensor.shape import Shape, Shape_i
+from pytensor.tensor.type import TensorType
+
+from synkhronos._checks import shown
+from synkhronos._compiling.python_mode import python_mode
+from synkhronos._errors import InputError, InputTypeError
+from synkhronos.pymc._reading.rewrites import without_parameter_checks
+
+Lengths = tuple[int, ...]
+Place = tuple[Variable, int | None]  # a variable and its row axis; None: needed whole
+Point = dict[Variable, np.ndarray]  # a value for each input of a model's log-density
+
+_PLAIN = python_mode("none")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the user declares to keep rows apart.
+
+    Attributes
+    ----------
+    kinds : tuple of type
+        Classes of operations.
+    names : frozenset of str
+        Observed variables and Potentials, with all operations of their log-densities.
+    """
+
+    kinds: tuple[type[Op], ...] = ()
+    names: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(model: Model, row_wise: Sequence[object]) -> Declared:
+        """What is declared by the argument `row_wise`.
+
+        Raises
+        ------
+        InputError, InputTypeError
+            An entry is neither a class nor a name.
+        """
+        if isinstance(row_wise, str) or not isinstance(row_wise, Sequence):
+            raise InputTypeError(
+                f"row_wise={shown(row_wise)}: give a list of classes of operations, or of names of "
+                "observed variables and Potentials"
+            )
+        known = [variable.name for variable in (*model.observed_RVs, *model.potentials)]
+        kinds: list[type[Op]] = []
+        names: list[str] = []
+        for entry in row_wise:
+            if isinstance(entry, type) and issubclass(entry, Op):
+                kinds.append(entry)
+            elif isinstance(entry, str) and entry in known:
+                names.append(entry)
+            else:
+                raise InputError(
+                    f"row_wise: {shown(entry)} is neither the class of an operation nor one of the "
+                    f"observed variables and Potentials ({', '.join(known)})"
+                )
+        return Declared(tuple(kinds), frozenset(names))
+
+
+class Facts:
+    """What reading a model has found out about its variables.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    declared : Declared
+
+    Attributes
+    ----------
+    inputs : list of Variable
+        The model's value variables.
+    checked : bool
+        Whether the model checks conditions on parameters.
+    shapes : dict
+        The shape of every tensor that was noted, at the model's initial point.
+    free : set of Variable
+        Those that depend on free random variables; all others are data.
+    """
+
+    def __init__(self, model: Model, declared: Declared) -> None:
+        self.inputs: list[TensorVariable] = list(model.value_vars)
+        self.checked: bool = model.check_bounds
+        self.shapes: dict[Variable, Lengths] = {}
+        self.free: set[Variable] = set()
+        self._declared = declared
+        self._row_wise: set[Apply] = set()
+        self._point_of_seed = functools.cache(lambda: make_initial_point_fn(model=model))
+
+    def start(self) -> Point:
+        """The model's initial point; of other data that the user sets it may have other shapes."""
+        found = self._point_of_seed()(0)
+        return {v: np.array(found[v.name]) for v in self.inputs}
+
+    def note(self, arrays: Mapping[str, Sequence[Variable]]) -> None:
+        """Find out the same about graphs, which belong to the variables of these names."""
+        for name, graphs in arrays.items():
+            if name in self._declared.names:
+                self._row_wise.update(v.owner for v in ancestors(graphs) if v.owner is not None)
+        every = list(itertools.chain.from_iterable(arrays.values()))
+        self.free |= dependent(every, self.inputs)
+        unknown: list[TensorVariable] = []
+        for variable in ancestors(every):
+            if not isinstance(variable.type, TensorType) or variable in self.shapes:
+                continue
+            if isinstance(variable, Constant):
+                self.shapes[variable] = np.shape(variable.data)
+            elif None not in variable.type.shape:
+                self.shapes[variable] = tuple(variable.type.shape)
+            else:
+                unknown.append(variable)
+        if unknown:
+            self.shapes |= self._measured(unknown)
+
+    def _measured(self, unknown: Sequence[TensorVariable]) -> dict[Variable, Lengths]:
+        """The shapes of variables at the model's initial point.
+
+        PyTensor infers them from the shapes of data and parameters, so that no value is computed
+        but those that decide lengths: a loop of many steps, or many rows, take no longer than few.
+        """
+        shapes = ShapeFeature()
+        lengths = [n for v in unknown for n in shapes.shape_tuple(v)]
+        measure = pytensor.function(
+            self.inputs, without_parameter_checks(lengths), mode=_PLAIN, on_unused_input="ignore"
+        )
+        numbers = iter(map(int, measure(*self.start().values())))
+        return {v: tuple(itertools.islice(numbers, v.type.ndim)) for v in unknown}
+
+    def is_declared(self, node: Apply) -> bool:
+        """Whether the user says that an operation keeps rows apart."""
+        return isinstance(node.op, self._declared.kinds) or node in self._row_wise
+
+
+def dependent(terms: Sequence[Variable], on: Sequence[Variable]) -> set[Variable]:
+    """The variables in the terms' graphs that depend on any of `on`, which are included."""
+    found = set(on)
+    for node in toposort(terms):
+        if isinstance(node.op, Shape | Shape_i):  # a parameter's shape does not change
+            continue
+        if any(v in found for v in node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def is_smooth(variable: Variable) -> bool:
+    """Whether gradients by this variable exist."""
+    return variable.type.dtype in ("float32", "float64")
