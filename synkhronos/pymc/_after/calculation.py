@@ -33,31 +33,17 @@ class Calculation(Work):
     """A function of PyMC, compiled, and the draws that it is computed for.
 
     Its parts are blocks of draws.
-
-    Attributes
-    ----------
-    function : pytensor.compile.Function
-        Its inputs are variables of the model, in the order of `inputs`. It can be pickled.
-    names : list of str
-        Of its outputs.
-    inputs : list of array
-        The values of each input, of shape ``(draws, ...)``.
-    sample_shape : tuple of int
-        The lengths of the dimensions of the draws, such as chains and draws of a chain.
-    seed : int or sequence of int
-    block : int
-        The number of draws in a block.
-    there : frozenset of int
-        The first draws of blocks that need not be computed.
     """
 
+    # its inputs are variables of the model, in the order of `inputs`. It can be pickled
     function: Function
-    names: list[str]
-    inputs: list[np.ndarray]
+    names: list[str]  # of its outputs
+    inputs: list[np.ndarray]  # the values of each input, of shape ``(draws, ...)``
+    # the lengths of the dimensions of the draws, such as chains and draws of a chain
     sample_shape: tuple[int, ...]
     seed: Seed = 0
-    block: int = 1
-    there: frozenset[int] = frozenset()
+    block: int = 1  # the number of draws in a block
+    there: frozenset[int] = frozenset()  # the first draws of blocks that need not be computed
 
     def __post_init__(self) -> None:
         graph = self.function.maker.fgraph

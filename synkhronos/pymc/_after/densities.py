@@ -210,13 +210,6 @@ class Density:
         Of observed or of free variables.
     var_names : sequence of str, optional
         Default: all of these.
-
-    Attributes
-    ----------
-    names : list of str
-        The variables.
-    inputs : list of str
-        All free variables.
     """
 
     def __init__(self, model: pm.Model, kind: str, var_names: Sequence[str] | None) -> None:

@@ -34,19 +34,10 @@ _NOTE_SECONDS = 1.0  # between two notes in a store
 
 @dataclass(frozen=True)
 class ComputeShare(Command):
-    """Compute a member's share of a work.
+    """Compute a member's share of a work."""
 
-    Attributes
-    ----------
-    packed : bytes
-        The pickled work; empty for members that were forked with it.
-    arrays : tuple of ArrayRef
-        Where the results go; empty if they go into the store.
-    store : Store or None
-    """
-
-    packed: bytes
-    arrays: tuple[ArrayRef, ...]
+    packed: bytes  # the pickled work; empty for members that were forked with it
+    arrays: tuple[ArrayRef, ...]  # where the results go; empty if they go into the store
     store: Store | None
 
     forked_with: ClassVar[Work | None] = None  # set while a group starts

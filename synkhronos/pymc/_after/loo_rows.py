@@ -24,22 +24,12 @@ class LooRows(Work):
 
     The results are elpd, Pareto k, lppd and a mark, one of each for each row. The mark is 1 where
     all draws in the tail are equal.
-
-    Attributes
-    ----------
-    rows : int
-        Along the first axis of the variable.
-    each : int
-        The number of log-likelihoods in a row; more than 1 if the variable has more axes.
-    draws : int
-    tail : int
-        Of `pareto.tail_length`.
     """
 
-    rows: int
-    each: int
+    rows: int  # along the first axis of the variable
+    each: int  # the number of log-likelihoods in a row; more than 1 if the variable has more axes
     draws: int
-    tail: int
+    tail: int  # of `pareto.tail_length`
 
     @property
     def total(self) -> int:
@@ -72,15 +62,9 @@ class LooRows(Work):
 
 @dataclass
 class StoredRows(LooRows):
-    """Rows of log-likelihoods that have been computed.
+    """Rows of log-likelihoods that have been computed."""
 
-    Attributes
-    ----------
-    values : DataArray
-        The rows are its first axis, and the dimensions of the draws its last ones.
-    """
-
-    values: DataArray
+    values: DataArray  # the rows are its first axis, and the dimensions of the draws its last ones
 
     @property
     def in_processes(self) -> bool:
@@ -97,18 +81,10 @@ class StoredRows(LooRows):
 
 @dataclass
 class ModelRows(LooRows):
-    """Rows whose log-likelihoods a compiled function computes.
+    """Rows whose log-likelihoods a compiled function computes."""
 
-    Attributes
-    ----------
-    function : pytensor.compile.Function
-        Its last two inputs are the first row and the one after the last.
-    inputs : list of array
-        The values of the other inputs, of shape ``(draws, ...)``.
-    """
-
-    function: Function
-    inputs: list[np.ndarray]
+    function: Function  # its last two inputs are the first row and the one after the last
+    inputs: list[np.ndarray]  # the values of the other inputs, of shape ``(draws, ...)``
 
     @property
     def in_processes(self) -> bool:

@@ -25,17 +25,10 @@ def names_of(given: str | Iterable[str]) -> list[str]:
 
 @dataclass
 class Points:
-    """Draws of variables.
+    """Draws of variables."""
 
-    Attributes
-    ----------
-    sample_shape : tuple of int
-        The lengths of the dimensions of the draws.
-    coords : dict
-        The coordinates of these dimensions, by name; empty if they have none.
-    """
-
-    sample_shape: tuple[int, ...]
+    sample_shape: tuple[int, ...]  # the lengths of the dimensions of the draws
+    # the coordinates of these dimensions, by name; empty if they have none
     coords: dict[str, DataArray]
     _values: Mapping[str, DataArray | np.ndarray]
 

@@ -24,17 +24,11 @@ from synkhronos.pymc._after.store import check_store, seed_in
 
 
 class _Compiled:
-    """The function that PyMC compiles for one draw, and with it its decisions about every variable.
-
-    Attributes
-    ----------
-    function : pytensor.compile.Function or None
-    inputs, names : list of str
-        The variables that are its inputs and its outputs.
-    """
+    """The function that PyMC compiles for one draw: its decisions about every variable."""
 
     def __init__(self) -> None:
         self.function: Any = None
+        # the variables that are its inputs and its outputs
         self.inputs: list[str] = []
         self.names: list[str] = []
 

@@ -31,24 +31,12 @@ _MADE_OF, _SEED = "made_of", "random_seed"  # too: what a call goes on with
 
 @dataclass(frozen=True)
 class StoredArray:
-    """One array of a store: a folder of chunks.
-
-    Attributes
-    ----------
-    folder : str
-    lead : tuple of int
-        The lengths of the dimensions of the draws.
-    block : int
-        The length of a chunk along the last of them.
-    event : tuple of int
-        The shape of the values of one draw, all of which are in one chunk.
-    dtype : dtype
-    """
+    """One array of a store: a folder of chunks."""
 
     folder: str
-    lead: tuple[int, ...]
-    block: int
-    event: tuple[int, ...]
+    lead: tuple[int, ...]  # the lengths of the dimensions of the draws
+    block: int  # the length of a chunk along the last of them
+    event: tuple[int, ...]  # the shape of the values of one draw, all of which are in one chunk
     dtype: np.dtype
 
     def path(self, draws: range) -> Path:
@@ -88,25 +76,15 @@ class StoredArray:
 
 @dataclass(frozen=True)
 class Store:
-    """A zarr store with the groups of one result.
-
-    Attributes
-    ----------
-    path : str
-    groups : tuple of str
-    arrays : tuple of StoredArray
-        Of the computed variables, in the order of a calculation's outputs.
-    draws : int
-    made_of : str
-        A digest of all that the values follow from. A call whose digest is another one does not go
-        on with the store.
-    seed : int or sequence of int
-    """
+    """A zarr store with the groups of one result."""
 
     path: str
     groups: tuple[str, ...]
+    # of the computed variables, in the order of a calculation's outputs
     arrays: tuple[StoredArray, ...]
     draws: int
+    # a digest of all that the values follow from. A call whose digest is another one does not go on
+    # with the store
     made_of: str
     seed: int | Sequence[int]
 

@@ -62,11 +62,6 @@ class Sampling(Parallel):
     sampler : str
     given
         As for `parallel`.
-
-    Attributes
-    ----------
-    slower : str
-        Why the model was not divided after its measurement; else empty.
     """
 
     def __init__(
@@ -76,7 +71,7 @@ class Sampling(Parallel):
         self._cores = cores
         self._sampler = sampler
         self._given = {name: given[name] for name in ("dim", "mode", "row_wise", "repeated")}
-        self.slower = ""
+        self.slower = ""  # why the model was not divided after its measurement; else empty
         self._several_nodes = launch() is not None
         self._asked: int | None = given["members_per_chain"]
         together = cores

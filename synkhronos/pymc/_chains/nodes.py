@@ -42,20 +42,11 @@ DRAWS, RAISED = b"D", b"E"  # the first byte of an answer, which is written last
 
 @dataclass(frozen=True)
 class NodeChains:
-    """The chains of all nodes.
-
-    Attributes
-    ----------
-    model : pymc.Model
-    arguments : list of dict
-        Of `synk.pymc.sample`, for each node.
-    settings : dict
-        Of PyTensor. The script may have changed them.
-    """
+    """The chains of all nodes."""
 
     model: Model
-    arguments: Sequence[Mapping[str, Any]]
-    settings: Mapping[str, str]
+    arguments: Sequence[Mapping[str, Any]]  # of `synk.pymc.sample`, for each node
+    settings: Mapping[str, str]  # of PyTensor. The script may have changed them
 
 
 class ChainsProcess:
@@ -171,15 +162,9 @@ def write_answer(fd: int, kind: bytes, packed: bytes) -> None:
 
 @dataclass(frozen=True)
 class SampleChains(Command):
-    """Sample chains on the nodes that are not the master's.
+    """Sample chains on the nodes that are not the master's."""
 
-    Attributes
-    ----------
-    packed : bytes
-        A pickled `NodeChains`.
-    """
-
-    packed: bytes
+    packed: bytes  # a pickled `NodeChains`
 
     def run(self, member: Member) -> bytes | None:
         """Sample the chains of this node, if the member is its leader."""

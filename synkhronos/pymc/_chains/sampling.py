@@ -63,11 +63,6 @@ class OnOneCore(Faster):
     repeated : bool
     given : mapping
         Arguments of `pm.sample`.
-
-    Attributes
-    ----------
-    plan : str
-        The line that tells it.
     """
 
     def __init__(

@@ -59,17 +59,12 @@ class ThetaSlice:
 
 
 class Values:
-    """Data of a model as arrays.
-
-    Attributes
-    ----------
-    shareds : list of SharedVariable
-        The shared variables that the data depend on.
-    """
+    """Data of a model as arrays."""
 
     def __init__(self, variables: Sequence[Variable], point: Point) -> None:
         self._variables = list(variables)
         self._point = point  # values of free variables: data may depend on their shapes
+        # the shared variables that the data depend on
         self.shareds = [v for v in ancestors(self._variables) if isinstance(v, SharedVariable)]
         self._function: Callable[..., list[np.ndarray]] | None = None
 
@@ -95,18 +90,13 @@ def _value(leaf: Variable) -> object:
 
 
 class RowData:
-    """The data of terms with the same rows.
-
-    Attributes
-    ----------
-    rowed, whole : dict
-        Data that have rows, which come first, and data that each row needs whole; each with its
-        placeholder.
-    """
+    """The data of terms with the same rows."""
 
     def __init__(self, group: RowReading, point: Point) -> None:
         self._names, free = group.names, group.facts.free
         found = {p: v for p, v in group.sources.items() if p[0] not in free}
+        # data that have rows, which come first, and data that each row needs whole; each with its
+        # placeholder
         self.rowed = {_leading(p): v for p, v in found.items() if p[1] is not None}
         self.whole = {p[0]: v for p, v in found.items() if p[1] is None}
         self._rowed = Values(list(self.rowed), point)
@@ -131,31 +121,7 @@ class RowData:
 
 
 class DividedTerms:
-    """The terms with the same number of rows.
-
-    Attributes
-    ----------
-    rows : int
-        The number of the user's rows.
-    names : list of str
-        The observed variables.
-    latents : list of int
-        Indices of the likelihood's latents that have these rows.
-    form : Form
-        The rows that are summed.
-    scattered : list of Variable
-        Inputs of the member's graph that have rows: latents, data, hoisted data.
-    broadcast : list of Variable
-        Its other inputs: theta, and data that each member needs whole.
-    outputs : list of Variable
-        The flat vector, the gradient by each latent, and the log-density alone.
-    value : Variable
-        The log-density, as a function of pieces of theta instead of theta itself.
-    pieces, by_pieces : dict
-        The placeholder of each piece of theta in it, and the gradients by them.
-    by_latents : list of Variable
-        The gradient by each latent, also as functions of the pieces.
-    """
+    """The terms with the same number of rows."""
 
     def __init__(
         self,
@@ -167,9 +133,9 @@ class DividedTerms:
         everything: Sequence[ThetaSlice],
         latents: Mapping[int, TensorVariable],
     ) -> None:
-        self.rows, self.names = group.rows, group.names
-        self.latents = list(latents)
-        self.form = form
+        self.rows, self.names = group.rows, group.names  # the user's rows, before any form
+        self.latents = list(latents)  # indices of the likelihood's latents that have these rows
+        self.form = form  # the rows that are summed
         self._data = data
         self._known: tuple[list[object], Arrays] | None = None
         conditions = [] if form.holds is None else [form.holds]
@@ -188,15 +154,19 @@ class DividedTerms:
         outputs += [by[v] for v in latents.values() if is_smooth(v)]
         hoisted = hoist(rewritten(outputs), form.places, form.whole)
         self.hoisted: Hoisted = hoisted
+        # the placeholder of each piece of theta in it, and the gradients by them
         self.pieces = {p: v for v, p in pieces.items()}
+        # the log-density, as a function of pieces of theta instead of theta itself
         self.value, *gradients = hoisted.outputs
         self.by_pieces = dict(zip(smooth, gradients, strict=False))
+        # the gradient by each latent, also as functions of the pieces
         self.by_latents = gradients[len(smooth) :]
         slots = [(p.stop - p.start, self.by_pieces.get(p)) for p in everything]
         unpacked = [
             (v, theta[p.start : p.stop].reshape(p.shape, ndim=len(p.shape)).astype(v.type.dtype))
             for v, p in pieces.items()
         ]
+        # the flat vector, the gradient by each latent, and the log-density alone
         self.outputs: list[TensorVariable] = clone_replace(
             [_joined(self.value, slots), *self.by_latents, _joined(self.value, ())],
             replace=unpacked,
@@ -207,7 +177,9 @@ class DividedTerms:
         self._keep_whole = [v in inputs for v in form.whole]
         rowed = [v for v, keep in zip(form.places, self._keep_data, strict=True) if keep]
         fixed = [v for v, keep in zip(form.whole, self._keep_whole, strict=True) if keep]
+        # inputs of the member's graph that have rows: latents, data, hoisted data
         self.scattered = [*latents.values(), *rowed, *hoisted.rows]
+        # its other inputs: theta, and data that each member needs whole
         self.broadcast = [theta, *fixed]
 
     def outputs_for(self, mode: Mode, vectorised: bool) -> list[TensorVariable]:
@@ -281,35 +253,20 @@ class Likelihood:
     reading : Reading
     repeated : bool, optional
         Whether rows that repeat are computed once, where that pays.
-
-    Attributes
-    ----------
-    theta : Variable
-        In the model's graph: the vector of all parameters that members need whole.
-    latents : list of Variable
-        In the model's graph: parameters with rows; the row axis comes first.
-    size : int
-        The length of theta.
-    pieces : list of ThetaSlice
-        The variables of theta, in its order.
-    places : list of (Variable, int)
-        The variable of each latent, and its row axis.
-    parts : list of DividedTerms
-        The terms, grouped by their number of rows.
-    computed : set of Variable
-        What members compute from the variables above.
     """
 
     def __init__(self, reading: Reading, repeated: bool = True) -> None:
         free, shapes = reading.facts.free, reading.facts.shapes
         self.names = reading.names
         formed = list(_formed(reading, repeated))
+        # what members compute from the variables above
         self.computed = frozenset().union(*[group.computed for group, *_ in formed])
         pieces: dict[Place, ThetaSlice] = {}
         latents: dict[Place, int] = {}
+        # in the model's graph: parameters with rows; the row axis comes first
         self.latents: list[TensorVariable] = []
         self.latent_shapes: list[tuple[int, ...]] = []
-        self.size = 0
+        self.size = 0  # the length of theta
         for group, *_ in formed:
             for place in group.sources:
                 variable, axis = place
@@ -325,11 +282,13 @@ class Likelihood:
                     moved = list(shapes[variable])
                     self.latent_shapes.append((moved.pop(axis), *moved))
                     self.latents.append(pt.moveaxis(variable, axis, 0) if axis else variable)
-        self.places = list(latents)
+        self.places = list(latents)  # the variable of each latent, and its row axis
+        # the variables of theta, in its order
         self.pieces = ordered = sorted(pieces.values(), key=lambda p: p.start)
         flat = [pt.cast(p.variable, "float64").ravel() for p in ordered]
+        # in the model's graph: the vector of all parameters that members need whole
         self.theta = pt.join(0, *flat) if flat else pt.zeros((0,), "float64")
-        self.parts: list[DividedTerms] = []
+        self.parts: list[DividedTerms] = []  # the terms, grouped by their number of rows
         for group, data, form in formed:
             theta = pt.tensor("theta", dtype="float64", shape=(self.size,))
             self.parts.append(

@@ -35,14 +35,6 @@ class DataInGraph:
     ----------
     likelihood : Likelihood
     settable : bool
-
-    Attributes
-    ----------
-    variables : list of list of Variable
-        Of each part of the likelihood.
-    valid : Variable, or None
-        A factor of the log-density: 1, or NaN as long as data do not fit together, as while one
-        after another gets another number of rows. None if no data can be set.
     """
 
     def __init__(self, likelihood: Likelihood, settable: bool) -> None:
@@ -50,7 +42,10 @@ class DataInGraph:
         self._orders = [_orders(part) for part in self._parts]
         self._refused: Container | None = None  # data with an index that chooses no element
         shared = settable and any(part.shareds for part in self._parts)
+        # a factor of the log-density: 1, or NaN as long as data do not fit together, as while one
+        # after another gets another number of rows. None if no data can be set
         self.valid: Any = pytensor.shared(np.float64(1)) if shared else None
+        # of each part of the likelihood
         self.variables = [
             [
                 _variable(array, place, settable and bool(part.shareds))

@@ -163,13 +163,7 @@ class Advice(FunctionAdvice):
 
 @dataclass(frozen=True)
 class Gradient:
-    """A model's value and gradient at a point; calling it computes them.
-
-    Attributes
-    ----------
-    model_function : pymc.model.core.ValueGradFunction
-    point : array, shape (parameters,)
-    """
+    """A model's value and gradient at a point; calling it computes them."""
 
     model_function: Any
     point: np.ndarray

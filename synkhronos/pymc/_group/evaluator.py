@@ -105,21 +105,14 @@ class Evaluator:
     group : Group
     members : int
         The size of each chain's own group.
-
-    Attributes
-    ----------
-    failure : BaseException, or None
-        The error that all later evaluations raise.
-    raised : BaseException, or None
-        The error of the last evaluation.
     """
 
     def __init__(self, likelihood: Likelihood, mode: ModeLike, group: Group, members: int) -> None:
         self.likelihood = likelihood
         self.mode = mode
         self.members = members
-        self.failure: BaseException | None = None
-        self.raised: BaseException | None = None
+        self.failure: BaseException | None = None  # the error that all later evaluations raise
+        self.raised: BaseException | None = None  # the error of the last evaluation
         self._inside: list[None] = []
         self._told_turns = False
         self._left = False

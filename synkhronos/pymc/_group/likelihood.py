@@ -43,16 +43,9 @@ _LOAD_SECONDS = 0.2  # at least, that a worker may take for machine code that th
 
 @dataclass(frozen=True)
 class AllocateResults(Command):
-    """Allocate a vector for each result in each member; the master reads them in place.
+    """Allocate a vector for each result in each member; the master reads them in place."""
 
-    Attributes
-    ----------
-    number : int
-        By which members name the vectors.
-    lengths : tuple of int
-    """
-
-    number: int
+    number: int  # by which members name the vectors
     lengths: tuple[int, ...]
 
     def run(self, member: Member) -> None:
@@ -75,12 +68,7 @@ class Results:
 
 @dataclass(frozen=True)
 class FillCache(Command):
-    """One worker compiles the functions of calls into the cache, for all members.
-
-    Attributes
-    ----------
-    calls : tuple of Call
-    """
+    """One worker compiles the functions of calls into the cache, for all members."""
 
     calls: tuple[Call, ...]
 
@@ -93,25 +81,15 @@ class FillCache(Command):
 
 @dataclass(frozen=True)
 class Evaluate(Command):
-    """The log-density and its gradient.
+    """The log-density and its gradient."""
 
-    Attributes
-    ----------
-    calls : tuple of Call
-        One for each divided term; their outputs stay in the members. The first is what is summed.
-    gradients : tuple of tuple of (ArrayRef, int)
-        For each call, the arrays for gradients by its latents, and the output that each is: latents
-        that are added have the same one. Each member writes its rows.
-    number : int
-        The number of the result vectors.
-    start : int
-        The first of these vectors that is written.
-    """
-
+    # one for each divided term; their outputs stay in the members. The first is what is summed
     calls: tuple[Call, ...]
+    # for each call, the arrays for gradients by its latents, and the output that each is: latents
+    # that are added have the same one. Each member writes its rows
     gradients: tuple[tuple[tuple[ArrayRef, int], ...], ...]
-    number: int
-    start: int = 0
+    number: int  # the number of the result vectors
+    start: int = 0  # the first of these vectors that is written
     repeats = True
     pure = True
 

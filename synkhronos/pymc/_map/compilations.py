@@ -52,11 +52,6 @@ class Compilations:
 
     `pm.sample` also differentiates each model, only to see that NUTS can sample it. Models of a
     graph that is compiled are spared that: it takes as long as the draws of a small model.
-
-    Attributes
-    ----------
-    count : int
-        How many models were compiled.
     """
 
     def __init__(self) -> None:
@@ -67,7 +62,7 @@ class Compilations:
         )
         self._assign = mcmc.assign_step_methods
         self._read: tuple[object, OneGraph | None] = (None, None)  # the model that is sampled next
-        self.count = 0
+        self.count = 0  # how many models were compiled
 
     def __enter__(self) -> Compilations:
         if self._nutpie is not None:

@@ -42,20 +42,12 @@ _SIZE = 1  # the place of the size among the inputs of a RandomVariable
 
 @dataclass(frozen=True)
 class OneGraph:
-    """A model as a graph in which its data are variables.
+    """A model as a graph in which its data are variables."""
 
-    Attributes
-    ----------
-    key : str
-        Equal for models that differ in data only, so that one compiled function serves all.
-    data : dict
-        The values of the variables, by name.
-    make : callable
-        Makes the model, and returns it with the variables by name.
-    """
-
+    # equal for models that differ in data only, so that one compiled function serves all
     key: str
-    data: Mapping[str, np.ndarray]
+    data: Mapping[str, np.ndarray]  # the values of the variables, by name
+    # makes the model, and returns it with the variables by name
     make: Callable[[], tuple[Model, dict[str, SharedVariable]]]
 
 

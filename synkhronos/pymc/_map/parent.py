@@ -45,21 +45,13 @@ class Settings:
 
 
 class Fitter(SlotProcess):
-    """A process that fits items, one after another.
-
-    Attributes
-    ----------
-    item : Item or None
-        That it fits now.
-    asked : bool
-        Whether it has asked for an item, so that it has started.
-    """
+    """A process that fits items, one after another."""
 
     def __init__(
         self, number: int, cores: Sequence[int], settings: Settings, folder: Folder
     ) -> None:
-        self.item: Item | None = None
-        self.asked = False
+        self.item: Item | None = None  # that it fits now
+        self.asked = False  # whether it has asked for an item, so that it has started
         log_dir = settings.log_dir
         super().__init__(
             "synkhronos.pymc._map.entry",
@@ -91,11 +83,6 @@ class Fleet(Slots[Fitter]):
     limit : float
         Seconds for an item.
     bar : Bar
-
-    Attributes
-    ----------
-    failed : dict
-        Why an item has failed, by name.
     """
 
     def __init__(
@@ -118,7 +105,7 @@ class Fleet(Slots[Fitter]):
         self._succeeded = False
         self._processes = 0
         self._starting = 0  # processes that have not asked yet
-        self.failed: dict[Hashable, str] = {}
+        self.failed: dict[Hashable, str] = {}  # why an item has failed, by name
 
     def wants_more(self) -> bool:
         """Whether there are items that no process asks for."""

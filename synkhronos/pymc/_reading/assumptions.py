@@ -22,20 +22,11 @@ _CUTS = (1 / 7, 1 / 2)  # of the rows: parts of unequal lengths
 
 @dataclass(frozen=True)
 class Assumption:
-    """An operation that was read as one that keeps rows apart.
-
-    Attributes
-    ----------
-    node : Apply
-    axes : tuple of (int or None)
-        The row axis of each input; None: it has no rows.
-    output : int
-        The number of the output, and `axis`, its row axis.
-    """
+    """An operation that was read as one that keeps rows apart."""
 
     node: Apply
-    axes: tuple[int | None, ...]
-    output: int
+    axes: tuple[int | None, ...]  # the row axis of each input; None: it has no rows
+    output: int  # the number of the output, and `axis`, its row axis
     axis: int
 
 

@@ -26,32 +26,15 @@ _PLAIN = python_mode("none")
 
 @dataclass(frozen=True)
 class Factor:
-    """The log-density of an observed variable or of a Potential.
-
-    Attributes
-    ----------
-    name : str
-    graph : Variable
-        The log-density, element by element.
-    op : Op, or None
-        What the variable is computed by, such as a distribution.
-    data : Variable, or None
-        The values of an observed variable; None for a Potential.
-    shape : tuple of int
-        The shape of these values.
-    axis : int, or None
-        Their axis with the dimension that the user has named.
-    rows : int, or None
-        The length of that dimension.
-    """
+    """The log-density of an observed variable or of a Potential."""
 
     name: str
-    graph: TensorVariable
-    op: Op | None
-    data: Variable | None = None
-    shape: Lengths = ()
-    axis: int | None = None
-    rows: int | None = None
+    graph: TensorVariable  # the log-density, element by element
+    op: Op | None  # what the variable is computed by, such as a distribution
+    data: Variable | None = None  # the values of an observed variable; None for a Potential
+    shape: Lengths = ()  # the shape of these values
+    axis: int | None = None  # their axis with the dimension that the user has named
+    rows: int | None = None  # the length of that dimension
 
 
 def factor_of(

@@ -33,17 +33,10 @@ _PLAIN = python_mode("none")
 
 @dataclass(frozen=True)
 class Declared:
-    """What the user declares to keep rows apart.
+    """What the user declares to keep rows apart."""
 
-    Attributes
-    ----------
-    kinds : tuple of type
-        Classes of operations.
-    names : frozenset of str
-        Observed variables and Potentials, with all operations of their log-densities.
-    """
-
-    kinds: tuple[type[Op], ...] = ()
+    kinds: tuple[type[Op], ...] = ()  # classes of operations
+    # observed variables and Potentials, with all operations of their log-densities
     names: frozenset[str] = frozenset()
 
     @staticmethod
@@ -83,23 +76,14 @@ class Facts:
     ----------
     model : pymc.Model
     declared : Declared
-
-    Attributes
-    ----------
-    inputs : list of Variable
-        The model's value variables.
-    checked : bool
-        Whether the model checks conditions on parameters.
-    shapes : dict
-        The shape of every tensor that was noted, at the model's initial point.
-    free : set of Variable
-        Those that depend on free random variables; all others are data.
     """
 
     def __init__(self, model: Model, declared: Declared) -> None:
-        self.inputs: list[TensorVariable] = list(model.value_vars)
-        self.checked: bool = model.check_bounds
+        self.inputs: list[TensorVariable] = list(model.value_vars)  # the model's value variables
+        self.checked: bool = model.check_bounds  # whether the model checks conditions on parameters
+        # the shape of every tensor that was noted, at the model's initial point
         self.shapes: dict[Variable, Lengths] = {}
+        # those that depend on free random variables; all others are data
         self.free: set[Variable] = set()
         self._declared = declared
         self._row_wise: set[Apply] = set()

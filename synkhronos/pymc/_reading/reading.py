@@ -26,30 +26,16 @@ _SHORT = 8  # a summand is short if the longest term has more than this many tim
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read of a model, once: everything that follows takes it instead of the model.
+    """What is read of a model, once: everything that follows takes it instead of the model."""
 
-    Attributes
-    ----------
-    groups : tuple of RowReading
-        The terms that are divided, by their number of rows.
-    factors : mapping
-        The log-density of each variable of the model, by name.
-    rests : mapping
-        By name, the rest of a divided variable's log-density, which is not divided.
-    stays : mapping
-        By name, the reason for which a variable with rows is not divided.
-    data : mapping
-        The values of the observed variables, by name; Potentials have none.
-    facts : Facts
-        What is known of all variables in these graphs.
-    """
-
-    groups: tuple[RowReading, ...]
-    factors: Mapping[str, TensorVariable]
+    groups: tuple[RowReading, ...]  # the terms that are divided, by their number of rows
+    factors: Mapping[str, TensorVariable]  # the log-density of each variable of the model, by name
+    # by name, the rest of a divided variable's log-density, which is not divided
     rests: Mapping[str, TensorVariable]
-    stays: Mapping[str, str]
+    stays: Mapping[str, str]  # by name, the reason for which a variable with rows is not divided
+    # the values of the observed variables, by name; Potentials have none
     data: Mapping[str, Variable]
-    facts: Facts
+    facts: Facts  # what is known of all variables in these graphs
 
     @cached_property
     def terms(self) -> list[Term]:

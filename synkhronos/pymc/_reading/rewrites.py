@@ -262,17 +262,10 @@ def stable(outputs: Sequence[Any]) -> list[Any]:
 
 @dataclass
 class Hoisted:
-    """A graph in which expressions that depend only on data are inputs, with these expressions.
-
-    Attributes
-    ----------
-    outputs : list of Variable
-    rows : list of Variable
-        The new inputs, which have rows.
-    """
+    """A graph in which expressions that depend only on data are inputs, with these expressions."""
 
     outputs: list[Any]
-    rows: list[Any] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)  # the new inputs, which have rows
     _given: list[Any] = field(default_factory=list)
     _expressions: list[Any] = field(default_factory=list)
     _function: Any = None

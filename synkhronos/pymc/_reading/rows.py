@@ -55,57 +55,31 @@ _MAX_TRIES = 128  # combinations of row axes tried for the inputs of one node
 
 @dataclass(frozen=True)
 class Term:
-    """The log-density of one observed variable or Potential, or a summand of it.
-
-    Attributes
-    ----------
-    name : str
-    variable : Variable
-        The log-density of each row, as a function of the model's value variables.
-    axis : int
-        The axis of `variable` that is divided.
-    rows : int
-    """
+    """The log-density of one observed variable or Potential, or a summand of it."""
 
     name: str
+    # the log-density of each row, as a function of the model's value variables
     variable: TensorVariable
-    axis: int
+    axis: int  # the axis of `variable` that is divided
     rows: int
 
 
 @dataclass(frozen=True)
 class RowReading:
-    """Terms with the same number of rows, rewritten on placeholders.
-
-    Attributes
-    ----------
-    terms : tuple of Term
-    facts : Facts
-    total : Variable
-        The sum of the terms over the rows of the placeholders.
-    holds : Variable, or None
-        Whether all checks of parameters hold; if one does not, the log-density is -inf.
-    refuses_nan : bool
-        Whether there are checks that fail for nan, and hold for every number.
-    sources : dict
-        The placeholder of each source. The row axis of placeholders is 0.
-    assumptions : tuple of Assumption
-        Operations that are read as the user declares them.
-    computed : set of Variable
-        What members compute. It may contain a source: one that they need by row and whole.
-    values : tuple of Variable
-        Each of the terms, by row.
-    """
+    """Terms with the same number of rows, rewritten on placeholders."""
 
     terms: tuple[Term, ...]
     facts: Facts
-    total: TensorVariable
+    total: TensorVariable  # the sum of the terms over the rows of the placeholders
+    # whether all checks of parameters hold; if one does not, the log-density is -inf
     holds: TensorVariable | None
-    refuses_nan: bool
+    refuses_nan: bool  # whether there are checks that fail for nan, and hold for every number
+    # the placeholder of each source. The row axis of placeholders is 0
     sources: Mapping[Place, TensorVariable]
-    assumptions: tuple[Assumption, ...]
+    assumptions: tuple[Assumption, ...]  # operations that are read as the user declares them
+    # what members compute. It may contain a source: one that they need by row and whole
     computed: frozenset[Variable]
-    values: tuple[TensorVariable, ...]
+    values: tuple[TensorVariable, ...]  # each of the terms, by row
 
     @property
     def rows(self) -> int:

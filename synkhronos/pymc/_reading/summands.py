@@ -33,17 +33,10 @@ _Wrap = Callable[
 
 @dataclass(frozen=True)
 class Summand:
-    """A summand of a log-density.
+    """A summand of a log-density."""
 
-    Attributes
-    ----------
-    value : Variable
-        The summand, or an array of summands.
-    arrays : tuple of Variable
-        Arrays, each of which sums up to the summand; empty if it is not a sum.
-    """
-
-    value: TensorVariable
+    value: TensorVariable  # the summand, or an array of summands
+    # arrays, each of which sums up to the summand; empty if it is not a sum
     arrays: tuple[TensorVariable, ...] = ()
 
 

@@ -24,23 +24,13 @@ _PLAIN = python_mode()
 
 @dataclass(frozen=True)
 class Block:
-    """A product of a design with coefficients.
+    """A product of a design with coefficients."""
 
-    Attributes
-    ----------
-    coefficients : Variable
-        A vector of parameters.
-    length : int
-    index : Variable, or None
-        By row, the number of the coefficient; None if the row has a number for each of them.
-    factor : Variable
-        By row, what the coefficient is multiplied by, or the row of a matrix.
-    """
-
-    coefficients: Tensor
+    coefficients: Tensor  # a vector of parameters
     length: int
+    # by row, the number of the coefficient; None if the row has a number for each of them
     index: Tensor
-    factor: Tensor
+    factor: Tensor  # by row, what the coefficient is multiplied by, or the row of a matrix
 
 
 @dataclass

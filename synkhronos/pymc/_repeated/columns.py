@@ -20,38 +20,21 @@ _PLAIN = python_mode()
 
 @dataclass
 class RowTerms:
-    """Terms with the same rows, in which only data have rows.
-
-    Attributes
-    ----------
-    names : list of str
-    rows : int
-    total : Variable
-        The sum of the terms.
-    values : list of Variable
-        Each of the terms, on placeholders of the data and the parameters.
-    axes : list of int
-        The row axis of each term.
-    holds : Variable, or None
-        Whether all checks of parameters hold.
-    rowed, whole : list of Variable
-        The placeholders of data by row, and of data that each row needs whole.
-    parameters : dict
-        The placeholders of parameters, each with its shape.
-    rowed_data, whole_data : list of array
-        The data.
-    """
+    """Terms with the same rows, in which only data have rows."""
 
     names: list[str]
     rows: int
-    total: TensorVariable
+    total: TensorVariable  # the sum of the terms
+    # each of the terms, on placeholders of the data and the parameters
     values: list[TensorVariable]
-    axes: list[int]
-    holds: TensorVariable | None
+    axes: list[int]  # the row axis of each term
+    holds: TensorVariable | None  # whether all checks of parameters hold
+    # the placeholders of data by row, and of data that each row needs whole
     rowed: list[TensorVariable]
     whole: list[TensorVariable]
+    # the placeholders of parameters, each with its shape
     parameters: dict[TensorVariable, tuple[int, ...]]
-    rowed_data: list[np.ndarray]
+    rowed_data: list[np.ndarray]  # the data
     whole_data: list[np.ndarray]
 
     def is_data(self, variable: Variable) -> bool:
@@ -103,16 +86,10 @@ class Columns:
     A column is data by row as the user gives them, or a largest expression of data alone. Data of
     which several expressions are read are a column themselves: a row has the same expressions if it
     has the same data.
-
-    Attributes
-    ----------
-    outputs : list of Variable
-    places : list of Variable
-        The placeholders of the columns.
     """
 
     outputs: list[TensorVariable]
-    places: list[TensorVariable]
+    places: list[TensorVariable]  # the placeholders of the columns
     data: DataOf
     whole: list[TensorVariable] = field(default_factory=list)
 

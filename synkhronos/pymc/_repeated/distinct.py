@@ -14,21 +14,11 @@ _SAMPLES = 6  # square roots of the number of rows: at a half of them distinct, 
 
 @dataclass(frozen=True)
 class Kinds:
-    """The kinds of equal rows, in the order of first appearance.
+    """The kinds of equal rows, in the order of first appearance."""
 
-    Attributes
-    ----------
-    first : array of int, (kinds,)
-        The first row of each kind.
-    of : array of int, (rows,)
-        The kind of each row.
-    counts : array of int, (kinds,)
-        The number of rows of each kind.
-    """
-
-    first: np.ndarray
-    of: np.ndarray
-    counts: np.ndarray
+    first: np.ndarray  # the first row of each kind
+    of: np.ndarray  # the kind of each row
+    counts: np.ndarray  # the number of rows of each kind
 
     def __len__(self) -> int:
         return len(self.first)

@@ -23,26 +23,14 @@ HALF_LOG_2_PI = 0.5 * float(np.log(2 * np.pi))
 
 @dataclass(frozen=True)
 class Family:
-    """A family of densities.
+    """A family of densities."""
 
-    Attributes
-    ----------
-    distribution : class
-        PyMC's.
-    parameters : tuple of str
-        The names of the parameters of its `logp`, in their order.
-    observed : tuple of str
-        What is summed: "value", and parameters that data give.
-    statistics : callable
-        ``statistics(sums, *arrays) -> arrays``: by group, from the observed arrays by row.
-    log_density : callable
-        ``log_density(*statistics, **parameters)``: that of all rows of a group.
-    """
-
-    distribution: type[pm.Distribution]
-    parameters: tuple[str, ...]
-    observed: tuple[str, ...]
+    distribution: type[pm.Distribution]  # PyMC's
+    parameters: tuple[str, ...]  # the names of the parameters of its `logp`, in their order
+    observed: tuple[str, ...]  # what is summed: "value", and parameters that data give
+    # ``statistics(sums, *arrays) -> arrays``: by group, from the observed arrays by row
     statistics: Callable[..., list[np.ndarray]]
+    # ``log_density(*statistics, **parameters)``: that of all rows of a group
     log_density: Callable[..., Tensor]
 
     def of(self, value: Tensor) -> dict[str, Tensor] | None:

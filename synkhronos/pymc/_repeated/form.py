@@ -13,32 +13,15 @@ from synkhronos.pymc._repeated.indices import Indices
 
 @dataclass
 class Form:
-    """A sum over rows as a sum over other rows.
+    """A sum over rows as a sum over other rows."""
 
-    Attributes
-    ----------
-    places : list of Variable
-        The placeholders of data with these rows.
-    whole : list of Variable
-        The placeholders of data that each row needs whole.
-    total : Variable
-        The sum over the rows.
-    holds : Variable, or None
-        Whether all checks of parameters hold.
-    left : int
-        The number of these rows, for the data that the form was made for.
-    cost : float
-        The time of the sum, in that of one of the user's rows.
-    indices : Indices, or None
-        The indices by row, which are checked before rows are joined.
-    """
-
-    places: list[Variable]
-    whole: list[Variable]
-    total: Variable
-    holds: Variable
-    left: int
-    cost: float
+    places: list[Variable]  # the placeholders of data with these rows
+    whole: list[Variable]  # the placeholders of data that each row needs whole
+    total: Variable  # the sum over the rows
+    holds: Variable  # whether all checks of parameters hold
+    left: int  # the number of these rows, for the data that the form was made for
+    cost: float  # the time of the sum, in that of one of the user's rows
+    # the indices by row, which are checked before rows are joined
     indices: Indices | None = field(default=None, kw_only=True)
 
     def arrays(

@@ -13,25 +13,15 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class LeastSquares:
-    """The sum of squares of ``y - X @ b`` as that of ``rest - root @ (joined @ b - centre)``.
+    """The sum of squares of ``y - X @ b`` as that of ``rest - root @ (joined @ b - centre)``."""
 
-    Attributes
-    ----------
-    joined : array of float, (p, p)
-        Adds the coefficients of columns that are sums of others to those of the others: an
-        intercept to the effects of all groups. Their columns of `root` are 0 then. Without it large
-        coefficients that cancel would lose the digits of what they leave.
-    centre : array of float, (p,)
-        The solution, 0 where columns of `root` are.
-    root : array of float, (p + 1, p)
-        R of a QR of X, and a row of zeros.
-    rest : array of float, (p + 1,)
-        What the rounding of the centre leaves, and the root of the smallest sum of squares.
-    """
-
+    # adds the coefficients of columns that are sums of others to those of the others: an intercept
+    # to the effects of all groups. Their columns of `root` are 0 then. Without it large
+    # coefficients that cancel would lose the digits of what they leave
     joined: np.ndarray
-    centre: np.ndarray
-    root: np.ndarray
+    centre: np.ndarray  # the solution, 0 where columns of `root` are
+    root: np.ndarray  # r of a QR of X, and a row of zeros
+    # what the rounding of the centre leaves, and the root of the smallest sum of squares
     rest: np.ndarray
 
 

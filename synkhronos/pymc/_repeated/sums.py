@@ -18,11 +18,6 @@ class GroupSums:
 
     Source: Rump, Ogita and Oishi, Accurate floating-point summation I, SIAM J. Sci. Comput. 31
     (2008), algorithm 3.3.
-
-    Attributes
-    ----------
-    counts : array of float, (groups,)
-        The number of rows of each group.
     """
 
     def __init__(self, kinds: Kinds) -> None:
@@ -30,7 +25,7 @@ class GroupSums:
         self._order = np.argsort(kinds.of, kind="stable")
         self._starts = np.concatenate([[0], np.cumsum(kinds.counts)[:-1]]).astype(np.intp)
         self._repeats = kinds.counts
-        self.counts = kinds.counts.astype(np.float64)
+        self.counts = kinds.counts.astype(np.float64)  # the number of rows of each group
 
     def of(self, rows: np.ndarray) -> np.ndarray:
         """The sum of each group."""
