@@ -8,8 +8,8 @@ becomes a part of the model's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
+import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
@@ -20,6 +20,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import MergeOptimizer, get_active_mode, graph_rewriter
 from pytensor.link.numba.linker import NumbaLinker
+from pytensor.tensor import TensorVariable
 
 from synkhronos._compiling.lean.mode import with_lean
 from synkhronos._compiling.lean.rewrite import register as register_lean
@@ -27,7 +28,7 @@ from synkhronos._compiling.python_mode import python_mode
 from synkhronos._compiling.vectorised.rewrite import register as register_vectorised
 from synkhronos._compiling.vectorised.tails import expanded
 from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
-from synkhronos.pymc._density.op import pulled_back
+from synkhronos.pymc._density.op import Storage, pulled_back
 from synkhronos.pymc._reading.facts import is_smooth
 
 # Before PyTensor's first rewrites, and after those that know nothing of loops.
@@ -56,7 +57,7 @@ class Density(OpFromGraph):
         """Outputs depend on the inputs by which there is a gradient."""
         return [[smooth] * len(node.outputs) for smooth in self.smooth]
 
-    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Storage) -> None:
         """Evaluate the graph in Python; numba and JAX do not come here."""
         if self._in_python is None:
             graph = self.fgraph.unfreeze()
@@ -70,7 +71,10 @@ class Density(OpFromGraph):
         return {**vars(self), "_in_python": None}
 
     def pullback(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
+        self,
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        cotangents: Sequence[Variable],
     ) -> list[Variable]:
         """The gradients, which are outputs; second derivatives are those of the graph."""
         if all(isinstance(c.type, DisconnectedType) for c in cotangents[1:]):
@@ -82,7 +86,7 @@ class Density(OpFromGraph):
 
 def density(
     likelihood: Likelihood, data: Sequence[Sequence[Variable]], sources: Sequence[Variable]
-) -> list[Any]:
+) -> list[TensorVariable]:
     """The outputs of a `Density`: the log-density, and the gradient by each smooth source.
 
     Parameters
@@ -96,7 +100,7 @@ def density(
     """
     places = [v.type() for v in sources]
     inputs, outer, values = list(places), list(sources), []
-    gradients: dict[int, list[Any]] = {}
+    gradients: dict[int, list[TensorVariable]] = {}
     for part, arrays in zip(likelihood.parts, data, strict=True):
         made = [v.type() for v in arrays]
         inputs += made
@@ -113,13 +117,15 @@ def density(
     ]
     flags = (*smooth, *[False] * (len(inputs) - len(places)))
     operation = Density(inputs, [pt.add(*values).astype("float64"), *by_sources], flags)
-    outputs: list[Any] = operation(*outer, return_list=True)
-    return outputs
+    return operation(*outer, return_list=True)
 
 
 def _applied(
-    part: DividedTerms, likelihood: Likelihood, places: Sequence[Any], made: Sequence[Any]
-) -> tuple[Any, dict[int, Any]]:
+    part: DividedTerms,
+    likelihood: Likelihood,
+    places: Sequence[Variable],
+    made: Sequence[Variable],
+) -> tuple[TensorVariable, dict[int, TensorVariable]]:
     """The value of a part on places of sources and data, and the gradients by number of place."""
     number = {p: i for i, p in enumerate(likelihood.pieces)}
     latents = [len(number) + i for i in part.latents]

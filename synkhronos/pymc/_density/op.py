@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pytensor.tensor as pt
@@ -15,12 +15,28 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import graph_rewriter
+from pytensor.tensor import TensorVariable
 
 from synkhronos._errors import GroupError
 from synkhronos.pymc._reading.facts import is_smooth
 
+Shape = tuple[Variable, ...]
+Storage = list[list[np.ndarray | None]]  # where an operation puts its outputs
+
+
+class Evaluation(Protocol):
+    """Evaluates a likelihood; see `GroupLikelihood`."""
+
+    failure: BaseException | None  # the error that all later evaluations raise
+
+    def __call__(
+        self, theta: np.ndarray, latents: Sequence[np.ndarray], gradient: bool = True
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """[log-density, gradient by theta], and the gradients by latents."""
+
+
 _numbers = itertools.count()
-_evaluators: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_evaluators: weakref.WeakValueDictionary[int, Evaluation] = weakref.WeakValueDictionary()
 
 
 class DividedLogp(Op):
@@ -38,29 +54,29 @@ class DividedLogp(Op):
 
     __props__ = ("number", "gradient")
 
-    def __init__(self, evaluator: Any, gradient: bool = True) -> None:
+    def __init__(self, evaluator: Evaluation, gradient: bool = True) -> None:
         self.evaluator = evaluator
         self.gradient = gradient
         self.number = next(_numbers)
         _evaluators[self.number] = evaluator
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"evaluator": self.evaluator, "gradient": self.gradient}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)
 
-    def make_node(self, *theta_and_latents: Any) -> Apply:
+    def make_node(self, *theta_and_latents: Variable) -> Apply:
         inputs = [pt.as_tensor(v) for v in theta_and_latents]
         outputs = [pt.dscalar(), *[v.type() for v in inputs if self.gradient and is_smooth(v)]]
         return Apply(self, inputs, outputs)
 
-    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
+    def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Storage) -> None:
         found = evaluate(self.number, self.gradient, *inputs)
         for storage, value in zip(output_storage, found, strict=True):
             storage[0] = value
 
-    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+    def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         smooth = [s for s, v in zip(shapes, node.inputs, strict=True) if is_smooth(v)]
         return [(), *smooth] if self.gradient else [()]
 
@@ -69,7 +85,10 @@ class DividedLogp(Op):
         return [[is_smooth(v)] * len(node.outputs) for v in node.inputs]
 
     def pullback(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]
+        self,
+        inputs: Sequence[Variable],
+        outputs: Sequence[Variable],
+        cotangents: Sequence[Variable],
     ) -> list[Variable]:
         """Return the gradients, which the evaluation has computed."""
         if any(not isinstance(c.type, DisconnectedType) for c in cotangents[1:]):
@@ -80,7 +99,9 @@ class DividedLogp(Op):
         return pulled_back(outputs, cotangents[0], map(is_smooth, inputs))
 
 
-def pulled_back(outputs: Sequence[Any], cotangent: Any, smooth: Iterable[bool]) -> list[Variable]:
+def pulled_back(
+    outputs: Sequence[Variable], cotangent: TensorVariable, smooth: Iterable[bool]
+) -> list[Variable]:
     """The gradients by the inputs of an operation: value -> itself, gradients by smooth inputs."""
     found = iter(outputs[1:])
     return [
@@ -89,14 +110,14 @@ def pulled_back(outputs: Sequence[Any], cotangent: Any, smooth: Iterable[bool]) 
     ]
 
 
-def evaluators() -> list[Any]:
+def evaluators() -> list[Evaluation]:
     """All evaluators of this process."""
     return list(_evaluators.values())
 
 
 def evaluate(
     number: int, gradient: bool, theta: np.ndarray, *latents: np.ndarray
-) -> tuple[Any, ...]:
+) -> tuple[np.ndarray, ...]:
     """Evaluate the likelihood with this number, in this process; with its gradient, if asked."""
     evaluator = _evaluators.get(number)
     if evaluator is None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import toposort
 from pytensor.link.basic import Container
+from pytensor.tensor import TensorVariable
 from pytensor.tensor.elemwise import DimShuffle
 
 from synkhronos._compiling.python_mode import python_mode
@@ -44,7 +45,7 @@ class DataInGraph:
         shared = settable and any(part.shareds for part in self._parts)
         # a factor of the log-density: 1, or NaN as long as data do not fit together, as while one
         # after another gets another number of rows. None if no data can be set
-        self.valid: Any = pytensor.shared(np.float64(1)) if shared else None
+        self.valid = pytensor.shared(np.float64(1)) if shared else None
         # of each part of the likelihood
         self.variables = [
             [
@@ -103,7 +104,7 @@ def _in_order(array: np.ndarray, order: list[int]) -> np.ndarray:
     return np.ascontiguousarray(array.transpose(order)).transpose(np.argsort(order))
 
 
-def _places(part: DividedTerms) -> list[Any]:
+def _places(part: DividedTerms) -> list[Variable]:
     """The placeholders of these arrays in the graph of the part."""
     return [*part.scattered[len(part.latents) :], *part.broadcast[1:]]
 
@@ -111,7 +112,7 @@ def _places(part: DividedTerms) -> list[Any]:
 def _orders(part: DividedTerms) -> list[list[int]]:
     """The order in which loops have the axes of each of these arrays: rows need not be first."""
     places = _places(part)
-    found: dict[Any, list[int]] = {}
+    found: dict[Variable, list[int]] = {}
     for node in toposort([part.value, *part.by_pieces.values(), *part.by_latents]):
         if isinstance(node.op, DimShuffle):
             order = [axis for axis in node.op.new_order if axis != "x"]
@@ -120,14 +121,14 @@ def _orders(part: DividedTerms) -> list[list[int]]:
     return [found.get(place, list(range(place.type.ndim))) for place in places]
 
 
-def _variable(array: np.ndarray, place: Any, settable: bool) -> Any:
+def _variable(array: np.ndarray, place: TensorVariable, settable: bool) -> TensorVariable:
     if not settable:
         return pt.constant(array)
     shape = tuple(1 if is_one else None for is_one in place.type.broadcastable)
     return pytensor.shared(array, borrow=True, shape=shape)
 
 
-def sources_of(likelihood: Likelihood) -> list[Any]:
+def sources_of(likelihood: Likelihood) -> list[TensorVariable]:
     """The pieces of theta, and the latents, in the model's graph."""
     return [*[p.variable for p in likelihood.pieces], *likelihood.latents]
 

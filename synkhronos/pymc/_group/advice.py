@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -182,7 +182,7 @@ class Gradient:
         )
         return Gradient(stub, self.point)
 
-    def amid_sampling(self) -> Callable[[], Any]:
+    def amid_sampling(self) -> Callable[[], object]:
         """The gradient with NUTS's own work for it: a leapfrog step and the sums of its tree."""
         kind = self.point.dtype
         potential = QuadPotentialDiag(np.ones(self.point.size), kind)
@@ -259,8 +259,11 @@ def _parts(evaluator: Evaluator) -> dict[int, float]:
         mine = [latents[i] for i in part.latents]
 
         def call_of(
-            k: int, f: Any = function, arrays: Any = (*mine, *rows), whole: Any = whole
-        ) -> Callable[[], Any]:
+            k: int,
+            f: Callable[[list[np.ndarray]], object] = function,
+            arrays: Sequence[np.ndarray] = (*mine, *rows),
+            whole: Sequence[np.ndarray] = whole,
+        ) -> Callable[[], object]:
             cut = [np.ascontiguousarray(a[: max(1, len(a) // k)]) for a in arrays]
             return functools.partial(f, [*cut, theta, *whole])
 

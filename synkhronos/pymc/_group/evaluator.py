@@ -16,6 +16,7 @@ import numpy as np
 from synkhronos._compiling.progress import tell
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.group import Group
+from synkhronos._engine.replicas import Answer
 from synkhronos._errors import GroupClosed
 from synkhronos._host import cores as _cores
 from synkhronos._host.descriptors import Descriptor
@@ -43,7 +44,7 @@ class CoreSlots:
         self._width = min(max(1, width), len(self._cores))
         self._fd = Descriptor(_opened(path))
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         path = f"/proc/{os.getpid()}/fd/{self._fd}" if self._fd.is_ours else ""
         return CoreSlots, (self._cores, self._width, path)
 
@@ -86,7 +87,7 @@ class _Stub:
         ]
 
     def __call__(
-        self, theta: Any, latents: Any, gradient: bool = True
+        self, theta: np.ndarray, latents: Sequence[np.ndarray], gradient: bool = True
     ) -> tuple[np.ndarray, list[np.ndarray]]:
         return self._flat.copy(), self._latents
 
@@ -118,7 +119,9 @@ class Evaluator:
         self._left = False
         self._pid = os.getpid()
         self._moving = threading.Lock()
-        self._group_likelihood: Any = GroupLikelihood(group, likelihood, mode)
+        self._group_likelihood: GroupLikelihood | _Stub | None = GroupLikelihood(
+            group, likelihood, mode
+        )
         # last, since `leave` is not called for an evaluator that could not be made
         self._slots: CoreSlots | None = CoreSlots(_cores.available(), members)
 
@@ -161,10 +164,10 @@ class Evaluator:
         """Let a worker compile while this process does `work`, in which evaluations are zeros."""
         self._group_likelihood.compile_beside(theta, latents, self.stubbed()(work))
 
-    def alone(self) -> list[Callable[[Sequence[Any]], Any]]:
+    def alone(self) -> list[Callable[[Sequence[object]], Answer]]:
         """The function of each part, as this process has compiled it as a member."""
-        found: list[Callable[[Sequence[Any]], Any]] = self._group_likelihood.alone()
-        return found
+        assert isinstance(self._group_likelihood, GroupLikelihood)
+        return self._group_likelihood.alone()
 
     @contextlib.contextmanager
     def stubbed(self) -> Iterator[None]:
@@ -215,7 +218,7 @@ class Evaluator:
             if self._slots is not None:
                 self._slots.close()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """For a process that was not forked: without group."""
         names = ("likelihood", "mode", "members", "_slots")
         return {name: getattr(self, name) for name in names}

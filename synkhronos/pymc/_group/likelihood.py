@@ -33,7 +33,7 @@ from synkhronos.pymc._reading.facts import is_smooth
 
 if TYPE_CHECKING:
     from synkhronos._engine.member import Member
-    from synkhronos.pymc._density.likelihood import Likelihood
+    from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
 
 _F8 = np.dtype(np.float64)
 _LOOK_SECONDS = 0.005
@@ -173,7 +173,7 @@ class GroupLikelihood:
         lengths = (size + 1,) * count + (1,) * count
         group.run(AllocateResults(self._number, lengths), self._what)
 
-    def _make(self, part: Any) -> GroupFunction:
+    def _make(self, part: DividedTerms) -> GroupFunction:
         mode = mode_of(self._mode)
         outputs = part.outputs_for(mode, self.group.vectorised)
         recipe = plan(
@@ -225,11 +225,11 @@ class GroupLikelihood:
         self, theta: np.ndarray, functions: Sequence[Callable[[Sequence[object]], Answer]]
     ) -> np.ndarray:
         """Compute all rows in this process: they are so few that a command would take longer."""
-        total: Any = 0.0
+        total = np.zeros(())
         for part, function in zip(self._likelihood.parts, functions, strict=True):
             rows, whole = part.arrays()
             total = total + np.asarray(function([*rows, theta, *whole]).outputs[0])
-        return np.asarray(total)
+        return total
 
     def _write(self, theta: np.ndarray, latents: Sequence[np.ndarray]) -> list[Evaluate]:
         """Write the parameters where members read them; the commands with and without gradient."""
@@ -323,13 +323,15 @@ class GroupLikelihood:
         gradients = tuple(map(self._gradients_of, self._likelihood.parts, self._functions))
         return Evaluate(tuple(calls), gradients, self._number)
 
-    def _gradients_of(self, part: Any, f: GroupFunction) -> tuple[tuple[ArrayRef, int], ...]:
+    def _gradients_of(
+        self, part: DividedTerms, f: GroupFunction
+    ) -> tuple[tuple[ArrayRef, int], ...]:
         """The arrays for gradients by the latents of a part, each with its output."""
         targets = [self._gradients[i].ref for i in part.latents if i in self._gradients]
         _, *outputs, _ = [o.partials[0] for o in f.plan.outputs]
         return tuple(zip(targets, outputs, strict=True))
 
-    def _prepare_part(self, i: int, part: Any) -> tuple[GroupFunction, list[Data]]:
+    def _prepare_part(self, i: int, part: DividedTerms) -> tuple[GroupFunction, list[Data]]:
         held_rows, held_whole = self._arrays[i]
         rowed, whole = part.arrays()
         self._store(held_rows, rowed)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pytensor
@@ -17,12 +16,13 @@ from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
-from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.graph.rewriting.basic import NodeRewriter, dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import toposort
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
+from pytensor.tensor import TensorVariable
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.exceptions import NotScalarConstantError
@@ -34,6 +34,9 @@ from synkhronos._compiling.vectorised.table import TABLE
 from synkhronos._compiling.vectorised.tails import LogNdtr, log_ndtr
 from synkhronos._proofs.values import Rows, Same
 from synkhronos._proofs.walk import Walk, seed
+
+Variables = Sequence[TensorVariable]
+Rewritten = list[Variable] | None  # in place of the outputs of a node
 
 _PLAIN = python_mode()
 TABLE |= {I0e: ("bessel", "i0e"), I1e: ("bessel", "i1e")}  # PyTensor has none
@@ -64,7 +67,7 @@ def _function_of(variable: Variable) -> tuple[bool, Variable] | None:
 
 
 @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
-def _lift_choice(fgraph: Any, node: Any) -> Any:
+def _lift_choice(fgraph: FunctionGraph, node: Apply) -> Rewritten:
     """switch(c, f(a), f(b)) -> f(switch(c, a, b)): one costly function instead of two."""
     del fgraph
     if not isinstance(node.op.scalar_op, ps.Switch):
@@ -79,13 +82,13 @@ def _lift_choice(fgraph: Any, node: Any) -> Any:
     ):
         return None
     a, b = one.owner.inputs[0], other.owner.inputs[0]
-    chosen: Any = one.owner.op(switch(condition, a, b))
+    chosen = one.owner.op(switch(condition, a, b))
     chosen = -chosen if negated else chosen
     return [chosen] if chosen.type == node.outputs[0].type else None
 
 
 @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
-def _name_normal_tail(fgraph: Any, node: Any) -> Any:
+def _name_normal_tail(fgraph: FunctionGraph, node: Apply) -> Rewritten:
     """PyMC's formula for the logarithm of a normal tail -> one operation."""
     del fgraph
     condition = node.inputs[0].owner if isinstance(node.op.scalar_op, ps.Switch) else None
@@ -104,7 +107,7 @@ def _name_normal_tail(fgraph: Any, node: Any) -> Any:
     return None
 
 
-def _as_pymc(z: Any) -> Any:
+def _as_pymc(z: TensorVariable) -> TensorVariable:
     """log_ndtr(z) to the last digit of PyMC's formula.
 
     The formula divides by a root of 2 in the dtype of PyTensor's constant, which is float32. It
@@ -116,7 +119,7 @@ def _as_pymc(z: Any) -> Any:
 
 
 @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
-def _scale_bessel(fgraph: Any, node: Any) -> Any:
+def _scale_bessel(fgraph: FunctionGraph, node: Apply) -> Rewritten:
     """log(i0(x)) -> log(i0e(x)) + |x|, which does not overflow from x = 714 on."""
     del fgraph
     inner = node.inputs[0].owner
@@ -125,12 +128,12 @@ def _scale_bessel(fgraph: Any, node: Any) -> Any:
     if not _is_elementwise(inner, psm.I0):
         return None
     x = inner.inputs[0]
-    found: Any = node.op(i0e(x)) + abs(x)
+    found = node.op(i0e(x)) + abs(x)
     return [found] if found.type == node.outputs[0].type else None
 
 
 @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
-def _power_of_beta(fgraph: FunctionGraph, node: Apply) -> list[Variable] | None:
+def _power_of_beta(fgraph: FunctionGraph, node: Apply) -> Rewritten:
     """The incomplete beta function is a power if one of its parameters is 1.
 
     The derivatives of the function itself are loops of up to 200 steps for each row.
@@ -141,7 +144,6 @@ def _power_of_beta(fgraph: FunctionGraph, node: Apply) -> list[Variable] | None:
     a, b, x = node.inputs
     if x.owner is None or not _is_elementwise(x.owner, psm.Sigmoid):
         x = switch((x >= 0) & (x <= 1), x, np.nan)
-    found: Any
     if _is_one(b):
         found = pt.second(b, pt.exp(switch(a > 0, a, np.nan) * pt.log(x)))
     elif _is_one(a):
@@ -159,11 +161,11 @@ def _is_one(variable: Variable) -> bool:
         return False
 
 
-def _is_elementwise(node: Any, kind: type) -> bool:
+def _is_elementwise(node: Apply, kind: type) -> bool:
     return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, kind)
 
 
-def with_named_tails(outputs: Sequence[Any]) -> list[Any]:
+def with_named_tails(outputs: Sequence[Variable]) -> list[TensorVariable]:
     """Copies of graphs in which normal tails are operations with a derivative of their own.
 
     The derivative of PyMC's formula takes a difference of large numbers far out in the tail. The
@@ -176,14 +178,14 @@ def with_named_tails(outputs: Sequence[Any]) -> list[Any]:
 
 
 @node_rewriter([Dot])  # type: ignore[untyped-decorator]
-def _cast_operands(fgraph: Any, node: Any) -> Any:
+def _cast_operands(fgraph: FunctionGraph, node: Apply) -> Rewritten:
     """A product of integers as data: the cast becomes a part of what `hoist` computes once."""
     del fgraph
     operands = operands_alike(node)
     return None if operands == node.inputs else [node.op(*operands)]
 
 
-def _split_logarithm(positive: Collection[Any]) -> Any:
+def _split_logarithm(positive: Collection[Variable]) -> NodeRewriter:
     """log(a / b) -> log(a) - log(b) if one of them is in `positive`: data above 0.
 
     a / b overflows for a tiny parameter. PyTensor does so where the data are constants, whose
@@ -191,7 +193,7 @@ def _split_logarithm(positive: Collection[Any]) -> Any:
     """
 
     @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
-    def rewrite(fgraph: Any, node: Any) -> Any:
+    def rewrite(fgraph: FunctionGraph, node: Apply) -> Rewritten:
         del fgraph
         inner = node.inputs[0].owner if isinstance(node.op.scalar_op, ps.Log) else None
         if inner is None or not isinstance(inner.op, Elemwise):
@@ -206,14 +208,14 @@ def _split_logarithm(positive: Collection[Any]) -> Any:
     return rewrite
 
 
-def without_axes(variable: Any) -> Any:
+def without_axes(variable: Variable) -> Variable:
     """The variable whose axes were moved, or that was given axes of length 1."""
     while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
         variable = variable.owner.inputs[0]
     return variable
 
 
-def rewritten(graph: Any) -> Any:
+def rewritten[Graph: Variable | Sequence[Variable]](graph: Graph) -> Graph:
     """A copy of the graph, rewritten, without the rewrites for C.
 
     The latter make PyTensor look for a BLAS to link with, and warn if it finds none.
@@ -222,7 +224,9 @@ def rewritten(graph: Any) -> Any:
     return rewrite_graph(graph, include=include, exclude=("cxx_only",), clone=True)
 
 
-def simplified(outputs: Sequence[Any], positive: Collection[Any] = ()) -> list[Any]:
+def simplified(
+    outputs: Sequence[Variable], positive: Collection[Variable] = ()
+) -> list[TensorVariable]:
     """Rewrite graphs: costly functions leave choices, products are of one dtype.
 
     Quotients leave logarithms if they are of a variable in `positive`.
@@ -242,14 +246,14 @@ def untraced() -> AbstractContextManager[None]:
     return context
 
 
-def without_parameter_checks(outputs: Sequence[Any]) -> list[Any]:
+def without_parameter_checks(outputs: Sequence[Variable]) -> list[Variable]:
     """Copies of graphs without PyMC's checks of parameters, which may fail at the initial point."""
     graph = FunctionGraph(outputs=clone_replace(list(outputs)), clone=False)
     dfs_rewriter(local_remove_check_parameter).rewrite(graph)
     return list(graph.outputs)
 
 
-def stable(outputs: Sequence[Any]) -> list[Any]:
+def stable(outputs: Sequence[Variable]) -> list[TensorVariable]:
     """Copies of graphs in which logarithms of probabilities and of sums are computed as one.
 
     PyTensor does so in the whole graph. A member's graph may begin between the two operations, at
@@ -264,11 +268,11 @@ def stable(outputs: Sequence[Any]) -> list[Any]:
 class Hoisted:
     """A graph in which expressions that depend only on data are inputs, with these expressions."""
 
-    outputs: list[Any]
-    rows: list[Any] = field(default_factory=list)  # the new inputs, which have rows
-    _given: list[Any] = field(default_factory=list)
-    _expressions: list[Any] = field(default_factory=list)
-    _function: Any = None
+    outputs: list[TensorVariable]
+    rows: Variables = ()  # the new inputs, which have rows
+    _given: Variables = ()
+    _expressions: Variables = ()
+    _function: Callable[..., list[np.ndarray]] | None = None
 
     def arrays(self, rowed: Sequence[np.ndarray], whole: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Compute the values of the new inputs from the data."""
@@ -276,16 +280,16 @@ class Hoisted:
             return []
         if self._function is None:
             self._function = pytensor.function(
-                self._given, self._expressions, mode=_PLAIN, on_unused_input="ignore"
+                [*self._given], [*self._expressions], mode=_PLAIN, on_unused_input="ignore"
             )
         found: list[np.ndarray] = self._function(*rowed, *whole)
         return found
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_function": None}
 
 
-def hoist(outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any]) -> Hoisted:
+def hoist(outputs: Variables, rowed: Variables, whole: Variables) -> Hoisted:
     """Turn expressions that are computed row by row, and only from data, into inputs.
 
     PyTensor folds constants in the same way: the logarithm of a constant exposure is a constant.
@@ -296,15 +300,13 @@ def hoist(outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any]) ->
     return _replaced(outputs, rowed, whole, wanted)
 
 
-def replaced(
-    outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any], wanted: Sequence[Any]
-) -> Hoisted:
+def replaced(outputs: Variables, rowed: Variables, whole: Variables, wanted: Variables) -> Hoisted:
     """The graphs with inputs instead of these expressions of data, whose first axis has rows."""
     return _replaced(outputs, rowed, whole, dict.fromkeys(wanted, 0))
 
 
 def _replaced(
-    outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any], wanted: dict[Any, int]
+    outputs: Variables, rowed: Variables, whole: Variables, wanted: Mapping[TensorVariable, int]
 ) -> Hoisted:
     """The same where an axis is given for each expression; inputs have rows along the first."""
     if not wanted:
@@ -320,8 +322,8 @@ def _replaced(
 
 
 def of_data_alone(
-    outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any], ends: tuple[type, ...] = ()
-) -> list[Any]:
+    outputs: Variables, rowed: Variables, whole: Variables, ends: tuple[type, ...] = ()
+) -> list[TensorVariable]:
     """The largest expressions that are computed row by row, and only from data.
 
     Their first axis has the rows. An operation of a class of `ends` counts as one that needs more
@@ -331,8 +333,8 @@ def of_data_alone(
 
 
 def _row_axes(
-    outputs: Sequence[Any], rowed: Sequence[Any], whole: Sequence[Any], ends: tuple[type, ...] = ()
-) -> dict[Any, int]:
+    outputs: Variables, rowed: Variables, whole: Variables, ends: tuple[type, ...] = ()
+) -> dict[TensorVariable, int]:
     """The same along any axis, which is the value."""
     data = {*rowed, *whole}
     alone: dict[Variable, bool] = {}
