@@ -11,7 +11,6 @@ Each room imports only itself and the rooms before it.
 ``containers``  notices that the user sets the value of a shared variable
 ``serial``      the data of this operation, and its evaluation with numpy
 ``proof``       compares the new log-density with the plain one at random points
-``rest_terms``  the terms that stay as they are: their check, and their share of the time
 ``failures``    raises what nutpie and `pm.find_MAP` would take for a bad point
 ``divided``     what replaces a model's log-density
 ``fast``        `fast`: a copy of a model with a faster log-density

@@ -2,15 +2,16 @@
 
 Each room imports only itself and the rooms before it.
 
-==================  ==============================================================================
-``initial_values``  a model without its initial values, for copies that need none
-``bambi``           models that Bambi has built: how its own fit changes their draws
-``rewrites``        rewrites of a term's graph: fewer costly functions, constants from data
-``counts``          which lengths are the number of rows, whatever data are set
-``declared``        operations that the user declares to keep rows apart
-``rows``            which variables of a term lie along its rows
-``summands``        sums over rows in a scalar log-density, which are divided, and the rest
-``selections``      rows that are chosen after their density, such as ``logp[seen]``
-``terms``           a model's observed terms and Potentials, and which of them cannot be divided
-==================  ==============================================================================
+===============  =================================================================================
+``models``       the model that is given, and copies of it
+``bambi``        models that Bambi has built: how its own fit changes their draws
+``rewrites``     rewrites of a term's graph: fewer costly functions, constants from data
+``facts``        what is known of variables: lengths, what is free, what the user declares
+``assumptions``  checks the operations that are read as they are declared
+``counts``       which lengths are the number of rows, whatever data are set
+``rows``         which variables of a term lie along its rows
+``summands``     sums over rows in a scalar log-density, which are divided, and the rest
+``terms``        finds the terms of a log-density that can be divided, and the axis of each
+``reading``      `read`: the `Reading` of a model, which everything that follows takes
+===============  =================================================================================
 """

@@ -7,20 +7,28 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import pytensor.tensor as pt
 from pymc import Model
-from pytensor.graph.basic import Variable
+from pymc.data import MinibatchOp
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor import TensorVariable
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import TensorType
 
-from synkhronos._errors import InputError
+from synkhronos._checks import shown
+from synkhronos._compiling.python_mode import python_mode
+from synkhronos._errors import InputError, InputTypeError
 from synkhronos.pymc._reading.assumptions import check
-from synkhronos.pymc._reading.factors import Factor, called, factor_of, no_dim, observed_of
 from synkhronos.pymc._reading.facts import Declared, Facts
 from synkhronos.pymc._reading.rewrites import stable
 from synkhronos.pymc._reading.rows import RowReading, Term, read_rows
 from synkhronos.pymc._reading.summands import summands_of
-from synkhronos.pymc._reading.terms import Finder, Found
+from synkhronos.pymc._reading.terms import Factor, Finder, Found
 
+_PLAIN = python_mode("none")
 _SHORT = 8  # a summand is short if the longest term has more than this many times its rows
 
 
@@ -71,13 +79,13 @@ def read(model: Model, dim: str | None = None, declared: Declared | None = None)
         the reasons.
     """
     facts, stays = Facts(model, declared or Declared()), dict[str, str]()
-    observed = observed_of(model, dim)
+    observed = _observed_of(model, dim)
     every = [*model.free_RVs, *model.observed_RVs, *model.potentials]
     graphs = dict(zip([v.name for v in every], type(model).logp(model, sum=False), strict=True))
     factors: list[Factor] = []
     for variable in [*observed, *model.potentials]:
         with _kept(stays, variable.name, raises=dim is not None and variable in observed):
-            factors.append(factor_of(model, variable, graphs[variable.name], dim))
+            factors.append(_factor_of(model, variable, graphs[variable.name], dim))
     factors = [
         replace(factor, graph=graph)
         for factor, graph in zip(factors, stable([f.graph for f in factors]), strict=True)
@@ -95,6 +103,89 @@ def read(model: Model, dim: str | None = None, declared: Declared | None = None)
     )
     check([a for group in reading.groups for a in group.assumptions], facts)
     return reading
+
+
+def _observed_of(model: Model, dim: str | None) -> list[TensorVariable]:
+    """The observed variables, or those with the dimension `dim`.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        There is nothing to divide: neither such a variable nor a Potential.
+    """
+    if dim is None:
+        if not model.observed_RVs and not model.potentials:
+            raise InputError(
+                f"{_called(model)} has no observed variables: there is nothing to divide"
+            )
+        return list(model.observed_RVs)
+    if not isinstance(dim, str):
+        also = f"; for {dim} members write parallel(model, members={dim})"
+        raise InputTypeError(
+            f"dim={shown(dim)} is not the name of a dimension{also * isinstance(dim, int)}"
+        )
+    if dim not in model.dim_lengths:
+        raise InputError(
+            f"dim={dim!r} is not a dimension of {_called(model)}; it has: "
+            f"{', '.join(model.dim_lengths) or 'none (give coords and dims, or leave dim out)'}"
+        )
+    found = [rv for rv in model.observed_RVs if dim in _dims_of(model, rv.name)]
+    if not found and not model.potentials:
+        raise InputError(_no_dim(model, dim))
+    return found
+
+
+def _dims_of(model: Model, name: str) -> list[str]:
+    """The dimensions of a variable. Observed values beside missing ones have none but the first."""
+    found = list(model.named_vars_to_dims.get(name) or ())
+    if not found and name.endswith("_observed"):
+        found = list(model.named_vars_to_dims.get(name.removesuffix("_observed")) or ())[:1]
+    return found
+
+
+def _factor_of(
+    model: Model, variable: TensorVariable, graph: Variable, dim: str | None = None
+) -> Factor:
+    """The log-density of a variable, whose graph is given.
+
+    Raises
+    ------
+    InputError
+        It cannot be divided, with the reason.
+    """
+    data = model.rvs_to_values.get(variable)
+    kind = (variable if data is None else data).type
+    if not isinstance(kind, TensorType) and not hasattr(kind, "dims"):
+        raise InputError(f"{variable.name} is observed as {kind}, whose rows cannot be divided")
+    graph, op = _as_tensor(graph), None if variable.owner is None else variable.owner.op
+    _refuse_random(variable.name, graph)
+    if data is None:
+        rows = None if dim is None else int(model.dim_lengths[dim].eval())
+        return Factor(variable.name, graph, op, rows=rows)
+    shape = np.shape(data.data if isinstance(data, Constant) else data.eval(mode=_PLAIN))
+    if dim is None:
+        return Factor(variable.name, graph, op, data, shape)
+    axis = _dims_of(model, variable.name).index(dim)
+    return Factor(variable.name, graph, op, data, shape, axis, shape[axis])
+
+
+def _as_tensor(factor: Variable) -> TensorVariable:
+    """Convert a term of `pymc.dims`, whose arrays have named axes, to plain tensors."""
+    tensor = pt.as_tensor(factor, allow_xtensor_conversion=True)
+    if tensor is factor:
+        return tensor
+    return rewrite_graph(tensor, include=("lower_xtensor", "canonicalize"), clone=True)
+
+
+def _refuse_random(name: str, graph: TensorVariable) -> None:
+    for variable in ancestors([graph]):
+        if variable.owner is not None and isinstance(variable.owner.op, MinibatchOp):
+            raise InputError(
+                f"{name} depends on a Minibatch, which has other rows at each evaluation. Give "
+                "it all rows: members divide them, and the result is exact"
+            )
+        if isinstance(variable.type, RandomType):
+            raise InputError(f"the log-density of {name} draws random numbers")
 
 
 def _found(
@@ -156,11 +247,11 @@ def _nothing(
 ) -> str:
     """The message for a model of which nothing can be divided."""
     if dim is not None and not observed:
-        return no_dim(model, dim)
+        return _no_dim(model, dim)
     reasons = list(stays.values())
     if len(reasons) > 1:
         listed = "".join(f"\n- {name}: {reason}" for name, reason in stays.items())
-        return f"nothing in {called(model)} can be divided:{listed}"
+        return f"nothing in {_called(model)} can be divided:{listed}"
     if reasons:
         return reasons[0]
     if observed:
@@ -169,7 +260,21 @@ def _nothing(
             "nothing to divide"
         )
     return (
-        f"{called(model)} has no observed variables, and none of its Potentials "
+        f"{_called(model)} has no observed variables, and none of its Potentials "
         f"({', '.join(p.name for p in model.potentials)}) sums over rows of data: there is nothing "
         "to divide"
     )
+
+
+def _no_dim(model: Model, dim: str) -> str:
+    names = ", ".join(
+        f"{rv.name}: {model.named_vars_to_dims.get(rv.name) or 'none'}" for rv in model.observed_RVs
+    )
+    return (
+        f"dim={dim!r}: no observed variable has this dimension (dims of {names}). Name it in "
+        "dims= of the observed variable, or leave dim out to divide the longest axis"
+    )
+
+
+def _called(model: Model) -> str:
+    return f"model {model.name!r}" if model.name else "the model"

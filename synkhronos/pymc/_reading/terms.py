@@ -6,26 +6,45 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pytensor.tensor as pt
 from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
-from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor import TensorVariable
-from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor, IncSubtensor
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+    indices_from_subtensor,
+)
 
 from synkhronos._errors import InputError
 from synkhronos._proofs.walk import name_of
-from synkhronos.pymc._reading.factors import Factor
 from synkhronos.pymc._reading.facts import Facts, Lengths
 from synkhronos.pymc._reading.rows import Reader, RowReading, Term
-from synkhronos.pymc._reading.selections import with_chosen_sources
-from synkhronos.pymc._reading.summands import Summand, with_exact_checks
+from synkhronos.pymc._reading.summands import Summand, rebuilt, with_exact_checks
 
 log = logging.getLogger("synkhronos")
 
 Found = list[tuple[Summand, Term | None]]  # each summand, and the term that it is, if it is one
+
+
+@dataclass(frozen=True)
+class Factor:
+    """The log-density of an observed variable or of a Potential."""
+
+    name: str
+    graph: TensorVariable  # the log-density, element by element
+    op: Op | None  # what the variable is computed by, such as a distribution
+    data: Variable | None = None  # the values of an observed variable; None for a Potential
+    shape: Lengths = ()  # the shape of these values
+    axis: int | None = None  # their axis with the dimension that the user has named
+    rows: int | None = None  # the length of that dimension
 
 
 class Finder:
@@ -138,7 +157,7 @@ class Finder:
         for array in arrays:
             with contextlib.suppress(InputError):
                 exact = self._exact(Term(name, array, 0, 0)).variable
-                moved = with_chosen_sources(exact, self._facts)
+                moved = _with_chosen_sources(exact, self._facts)
                 if moved is not exact:
                     self._facts.note({name: [moved]})
                     yield moved, True
@@ -192,6 +211,49 @@ class Finder:
                     f"{name_of(variable.owner)} mixes rows of the observed data"
                 )
         return reading
+
+
+def _with_chosen_sources(array: TensorVariable, facts: Facts) -> TensorVariable:
+    """The same array, computed from chosen rows of its sources; itself if it chooses none.
+
+    A density of all rows is often computed first, and some of its rows are chosen afterwards, as in
+    ``logp[seen]``: animals that were seen, cases that are censored. Members would need the whole
+    density to choose from. Where each row is computed from the same row of data and parameters,
+    these are chosen instead.
+    """
+    made: dict[Variable, TensorVariable] = {}
+    for node in toposort([array]):
+        chosen = _selection(node, facts)
+        if chosen is None or node.outputs[0] not in facts.free:
+            continue
+        axis, entry = chosen
+        whole, some = node.inputs[0], node.outputs[0]
+        rows = facts.shapes[whole][axis]
+        if facts.shapes[some][axis] > rows:  # repeats rows: to compute each once costs less
+            continue
+        with contextlib.suppress(InputError):
+            found = Reader(rows, facts).read([Term("", whole, axis, rows)], checked=False)
+            sources = {
+                placeholder: v if a is None else pt.moveaxis(v[(slice(None),) * a + (entry,)], a, 0)
+                for (v, a), placeholder in found.sources.items()
+            }
+            made[some] = rebuilt(found.values[0], sources)
+    return rebuilt(array, made)
+
+
+def _selection(node: Apply, facts: Facts) -> tuple[int, slice | TensorVariable] | None:
+    """The axis of which a node chooses entries, and its index, if it is data; None otherwise."""
+    if not isinstance(node.op, Subtensor | AdvancedSubtensor):
+        return None
+    indices = node.inputs[1:]
+    if any(v in facts.free for v in indices):
+        return None
+    entries = indices_from_subtensor(indices, node.op.idx_list)
+    chosen = [(i, entry) for i, entry in enumerate(entries) if entry != slice(None)]
+    if len(chosen) != 1:
+        return None
+    [(axis, entry)] = chosen
+    return (axis, entry) if isinstance(entry, slice) or entry.type.ndim == 1 else None
 
 
 def _joint(factor: Factor, found: Lengths, how: str) -> str:
