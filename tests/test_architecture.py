@@ -804,7 +804,6 @@ MOST_LINES, LONG = (
     {
         "_api.collectives": 800,  # twelve public functions, each with its documents
         "extensions._saving.checkpoints": 790,
-        "pymc._reading.rows": 800,
     },
 )
 MOST_ARGUMENTS, WIDE = (

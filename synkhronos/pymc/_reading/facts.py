@@ -1,4 +1,4 @@
-"""What is known of the variables in a model's graphs: lengths, what is free, what is declared."""
+"""Facts about the variables of a model: lengths, what is free, what the user declares."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PLAIN = python_mode("none")
 
 @dataclass(frozen=True)
 class Declared:
-    """What the user declares to keep rows apart."""
+    """The operations that keep rows apart, as the user declares."""
 
     kinds: tuple[type[Op], ...] = ()  # classes of operations
     # observed variables and Potentials, with all operations of their log-densities
@@ -41,7 +41,7 @@ class Declared:
 
     @staticmethod
     def of(model: Model, row_wise: Sequence[object]) -> Declared:
-        """What is declared by the argument `row_wise`.
+        """The declaration of the argument `row_wise`.
 
         Raises
         ------
@@ -70,7 +70,7 @@ class Declared:
 
 
 class Facts:
-    """What reading a model has found out about its variables.
+    """Facts about the variables of a model, as far as they were noted.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Facts:
         return {v: np.array(found[v.name]) for v in self.inputs}
 
     def note(self, arrays: Mapping[str, Sequence[Variable]]) -> None:
-        """Find out the same about graphs, which belong to the variables of these names."""
+        """Find the shapes in graphs, and what is free; they are of the variables of these names."""
         for name, graphs in arrays.items():
             if name in self._declared.names:
                 self._row_wise.update(v.owner for v in ancestors(graphs) if v.owner is not None)

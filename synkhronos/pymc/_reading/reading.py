@@ -34,7 +34,7 @@ _SHORT = 8  # a summand is short if the longest term has more than this many tim
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read of a model, once: everything that follows takes it instead of the model."""
+    """The terms of a model, and the rest: all that follows takes it instead of the model."""
 
     groups: tuple[RowReading, ...]  # the terms that are divided, by their number of rows
     factors: Mapping[str, TensorVariable]  # the log-density of each variable of the model, by name
