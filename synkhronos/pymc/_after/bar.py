@@ -14,14 +14,6 @@ class Bar:
 
     At a terminal one line is drawn again and again. Elsewhere the log gets a line every ten
     seconds. Nothing is told in the first two seconds.
-
-    Parameters
-    ----------
-    text : str
-        Names the computation.
-    total : int
-        Of draws, or whatever is counted.
-    enabled : bool
     """
 
     def __init__(self, text: str, total: int, enabled: bool = True) -> None:

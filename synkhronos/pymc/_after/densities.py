@@ -201,16 +201,7 @@ def _compute_log_density(
 
 
 class Density:
-    """The log-densities of variables of a model, element by element, at untransformed values.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    kind : {"likelihood", "prior"}
-        Of observed or of free variables.
-    var_names : sequence of str, optional
-        Default: all of these.
-    """
+    """The log-densities of variables of a model, element by element, at untransformed values."""
 
     def __init__(self, model: pm.Model, kind: str, var_names: Sequence[str] | None) -> None:
         # draws have no transformed values

@@ -153,19 +153,11 @@ def _processes(work: Work, cores: int | None, seconds: float) -> int:
 
 
 class Division:
-    """A work, and the processes that compute it.
-
-    Parameters
-    ----------
-    work : Work
-    group : Group or None
-        None: this process computes all.
-    what : str
-    bar : Bar
-    """
+    """A work, and the processes that compute it."""
 
     def __init__(self, work: Work, group: Group | None, what: str, bar: Bar) -> None:
-        self._work, self._group, self._what, self._bar = work, group, what, bar
+        self._work, self._what, self._bar = work, what, bar
+        self._group = group  # None: this process computes all
         self._done = 0
         self._noted = 0.0
 

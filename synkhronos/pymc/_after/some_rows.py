@@ -16,12 +16,6 @@ from pytensor.tensor.variable import TensorVariable
 class SomeRows:
     """Makes graphs of the rows from `start` up to `stop` along the first axis.
 
-    Parameters
-    ----------
-    start, stop : scalar variables
-    rows : int
-        The number of rows of the whole.
-
     Notes
     -----
     A condition on all rows, as PyMC has for each parameter, is looked at for these rows only. For
@@ -29,7 +23,8 @@ class SomeRows:
     """
 
     def __init__(self, start: Variable, stop: Variable, rows: int) -> None:
-        self._start, self._stop, self._rows = start, stop, rows
+        self._start, self._stop = start, stop
+        self._rows = rows  # of the whole
         self._made: dict[TensorVariable, TensorVariable] = {}
 
     def of(self, whole: TensorVariable) -> TensorVariable:

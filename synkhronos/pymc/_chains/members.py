@@ -51,23 +51,12 @@ def sampled_over_nodes(model: Model, given: Mapping[str, Any]) -> Any:
 
 
 class Sampling(Parallel):
-    """A divided model with a plan for its chains; not divided if that would not be faster.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    reading : Reading
-        Of this model, as `sample` has read them.
-    cores : int
-    sampler : str
-    given
-        As for `parallel`.
-    """
+    """A divided model with a plan for its chains; not divided if that would not be faster."""
 
     def __init__(
         self, model: Model, reading: Reading, cores: int, sampler: str, **given: Any
     ) -> None:
-        self._reading = reading
+        self._reading = reading  # of this model, as `sample` has read them
         self._cores = cores
         self._sampler = sampler
         self._given = {name: given[name] for name in ("dim", "mode", "row_wise", "repeated")}

@@ -53,19 +53,10 @@ class ChainsProcess:
     """A fresh interpreter that samples one node's chains; a context manager, which ends it.
 
     A fresh interpreter is needed since MPI allows neither forks nor the threads of samplers.
-
-    Parameters
-    ----------
-    packed : bytes
-        A pickled `NodeChains`.
-    node : int
-    cores : sequence of int
-        Of the node.
-    watched : int, optional
-        The number of its chains, if it is to tell how far they are, instead of showing it.
     """
 
     def __init__(self, packed: bytes, node: int, cores: Sequence[int], watched: int = 0) -> None:
+        # of its `watched` chains, which tell how far they are instead of showing it
         self._records: ChainRecords | None = None
         with contextlib.ExitStack() as undo:
             chains = os.memfd_create("synk-chains")

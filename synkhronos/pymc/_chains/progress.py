@@ -75,14 +75,7 @@ class ChainProgress:
 
 
 class ChainRecords:
-    """A record for each chain, in a file of memory that two processes map.
-
-    Parameters
-    ----------
-    fd : int
-        Of the file.
-    chains : int
-    """
+    """A record for each chain, in a file of memory that two processes map."""
 
     def __init__(self, fd: int, chains: int) -> None:
         size = chains * _RECORD.itemsize
@@ -110,12 +103,7 @@ class ChainRecords:
 
 
 class WrittenProgress:
-    """A context with the interface of the table in which PyMC shows chains of nutpie; writes them.
-
-    Parameters
-    ----------
-    records : ChainRecords
-    """
+    """A context, as the table in which PyMC shows chains of nutpie, which writes them."""
 
     def __init__(self, records: ChainRecords) -> None:
         self.update = records.write

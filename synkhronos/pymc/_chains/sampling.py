@@ -54,22 +54,13 @@ class Way(Protocol):
 
 
 class OnOneCore(Faster):
-    """A model with a faster log-density, for each chain on one core.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    reading : Reading
-    repeated : bool
-    given : mapping
-        Arguments of `pm.sample`.
-    """
+    """A model with a faster log-density, for each chain on one core."""
 
     def __init__(
         self, model: Model, reading: Reading, repeated: bool, given: Mapping[str, Any]
     ) -> None:
         super().__init__(model, reading, repeated=repeated)
-        self._given = given
+        self._given = given  # arguments of `pm.sample`
         chains, at_once = given["chains"], given["cores"]
         count = "1 chain" if chains == 1 else f"{chains} chains, {at_once} at once"
         self.plan = f"{count} with a faster density on one core each, by {given['nuts_sampler']}"

@@ -36,21 +36,13 @@ _FIRST, _BEFORE_LOOPS = -0.02, 47.0
 
 
 class Density(OpFromGraph):
-    """Sources, data -> log-density, its gradients by the smooth sources.
-
-    Parameters
-    ----------
-    inputs, outputs : list of Variable
-        The graph.
-    smooth : tuple of bool
-        For each input, whether there is a gradient by it.
-    """
+    """Sources, data -> log-density, its gradients by the smooth sources."""
 
     def __init__(
         self, inputs: list[Variable], outputs: list[Variable], smooth: tuple[bool, ...]
     ) -> None:
         super().__init__(inputs, outputs, name="density", on_unused_input="ignore")
-        self.smooth = smooth
+        self.smooth = smooth  # for each input, whether there is a gradient by it
         self._in_python: Callable[..., list[object]] | None = None
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:

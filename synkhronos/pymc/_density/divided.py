@@ -23,12 +23,7 @@ log = logging.getLogger("synkhronos")
 
 
 class Replaced:
-    """A model whose log-density is replaced until `close`, or the end of ``with``.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    """
+    """A model whose log-density is replaced until `close`, or the end of ``with``."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -124,32 +119,21 @@ def _freezer(frame: FrameType | None) -> str | None:
 
 
 class Divided:
-    """Replaces `model.logp`: the divided terms are one operation, the others are unchanged.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    reading : Reading
-        Of this model.
-    value : Variable
-        The log-density of the divided terms, and what remains of their variables.
-    divide : callable
-        ``divide(reading) -> variable``: the same of some of the terms.
-    lasting : bool, optional
-        Whether the model is a copy that keeps this log-density.
-    """
+    """Replaces `model.logp`: the divided terms are one operation, the others are unchanged."""
 
     def __init__(
         self,
         model: Model,
         reading: Reading,
+        # the log-density of the divided terms, and what remains of their variables
         value: TensorVariable,
         divide: Callable[[Reading], TensorVariable],
         lasting: bool = False,
     ) -> None:
         self._model = model
-        self.reading = reading
-        self.lasting = lasting
+        self.reading = reading  # of this model
+        self.lasting = lasting  # whether the model is a copy that keeps this log-density
+        # ``divide(reading) -> variable``: the same of some of the terms
         self._divide: Callable[[Reading], TensorVariable] | None = divide
         self._names = frozenset(reading.names)
         self._together = (self._names, reading.observed)  # sets of names that are divided

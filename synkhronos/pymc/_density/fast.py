@@ -27,24 +27,14 @@ log = logging.getLogger("synkhronos")
 
 
 class Faster(Replaced):
-    """A model with a faster log-density, until `close`.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    reading : Reading
-        Of this model.
-    settable : bool, optional
-        Whether the log-density follows data that the user sets. If not, data are constants.
-    repeated : bool, optional
-        As for `fast`.
-    """
+    """A model with a faster log-density, until `close`."""
 
     def __init__(
         self, model: Model, reading: Reading, settable: bool = False, repeated: bool = True
     ) -> None:
         super().__init__(model)
-        self._repeated = repeated
+        self._repeated = repeated  # as for `fast`
+        # whether the log-density follows data that the user sets. If not, data are constants
         self._settable = settable
         with telling(f"proving {', '.join(reading.names)}"), untraced(), without_c("NUMBA"):
             value = self._value_of(reading)

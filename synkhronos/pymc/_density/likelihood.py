@@ -246,14 +246,7 @@ def _joined(
 
 
 class Likelihood:
-    """The divided terms of a model, as functions of theta and latents.
-
-    Parameters
-    ----------
-    reading : Reading
-    repeated : bool, optional
-        Whether rows that repeat are computed once, where that pays.
-    """
+    """The divided terms of a model, as functions of theta and latents."""
 
     def __init__(self, reading: Reading, repeated: bool = True) -> None:
         free, shapes = reading.facts.free, reading.facts.shapes

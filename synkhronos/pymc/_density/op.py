@@ -44,17 +44,12 @@ class DividedLogp(Op):
 
     One evaluation gives value and gradient; PyTensor merges the two uses into one. Where a compiled
     function needs the value alone, it gets the operation without gradients.
-
-    Parameters
-    ----------
-    evaluator : callable
-        ``evaluator(theta, latents, gradient) -> (flat, gradients)``, see `GroupLikelihood`.
-    gradient : bool, optional
     """
 
     __props__ = ("number", "gradient")
 
     def __init__(self, evaluator: Evaluation, gradient: bool = True) -> None:
+        # ``evaluator(theta, latents, gradient) -> (flat, gradients)``, see `GroupLikelihood`
         self.evaluator = evaluator
         self.gradient = gradient
         self.number = next(_numbers)

@@ -31,11 +31,6 @@ class DataInGraph:
 
     They are constants. If data are settable, those that depend on data that the user can set are
     shared variables of their own, which are computed anew when the user sets data.
-
-    Parameters
-    ----------
-    likelihood : Likelihood
-    settable : bool
     """
 
     def __init__(self, likelihood: Likelihood, settable: bool) -> None:
@@ -134,13 +129,7 @@ def sources_of(likelihood: Likelihood) -> list[TensorVariable]:
 
 
 class InProcess:
-    """Evaluates a likelihood in this process; in the form that `prove` compares.
-
-    Parameters
-    ----------
-    likelihood : Likelihood
-    data : DataInGraph
-    """
+    """Evaluates a likelihood in this process; in the form that `prove` compares."""
 
     def __init__(self, likelihood: Likelihood, data: DataInGraph) -> None:
         self.likelihood = likelihood

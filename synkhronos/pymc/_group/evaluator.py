@@ -97,21 +97,12 @@ class Evaluator:
 
     In the process that divided the model, its group evaluates. `pm.sample` with `cores` forks or
     starts one process for each chain; each starts its own group at its first evaluation.
-
-    Parameters
-    ----------
-    likelihood : Likelihood
-    mode : object
-        The mode in which the members compile.
-    group : Group
-    members : int
-        The size of each chain's own group.
     """
 
     def __init__(self, likelihood: Likelihood, mode: ModeLike, group: Group, members: int) -> None:
         self.likelihood = likelihood
-        self.mode = mode
-        self.members = members
+        self.mode = mode  # the mode in which the members compile
+        self.members = members  # the size of each chain's own group
         self.failure: BaseException | None = None  # the error that all later evaluations raise
         self.raised: BaseException | None = None  # the error of the last evaluation
         self._inside: list[None] = []

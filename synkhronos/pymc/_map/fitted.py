@@ -12,16 +12,7 @@ from synkhronos._errors import InputError
 
 
 class Sampled:
-    """Fits an item; calls may share compiled models.
-
-    Parameters
-    ----------
-    fit : callable
-    arguments : mapping
-        Of `pm.sample`.
-    members : int
-        The cores of the slot.
-    """
+    """Fits an item; calls may share compiled models."""
 
     def __init__(
         self, fit: Callable[..., object], arguments: Mapping[str, object], members: int

@@ -71,24 +71,12 @@ class Fitter(SlotProcess):
 
 
 class Fleet(Slots[Fitter]):
-    """Fits items, each in the next slot that is free.
-
-    Parameters
-    ----------
-    items : sequence of Item
-    slots : sequence of sequences of int
-        The cores of each.
-    settings : Settings
-    folder : Folder
-    limit : float
-        Seconds for an item.
-    bar : Bar
-    """
+    """Fits items, each in the next slot that is free."""
 
     def __init__(
         self,
         items: Sequence[Item],
-        slots: Sequence[Sequence[int]],
+        slots: Sequence[Sequence[int]],  # the cores of each
         settings: Settings,
         folder: Folder,
         *,
@@ -99,7 +87,7 @@ class Fleet(Slots[Fitter]):
         self._left = list(items)[::-1]
         self._settings = settings
         self._folder = folder
-        self._limit = limit
+        self._limit = limit  # seconds for an item
         self._bar = bar
         self._done = 0
         self._succeeded = False

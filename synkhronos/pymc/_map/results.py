@@ -29,11 +29,6 @@ _PIECE = 1 << 20  # bytes that are read together
 class Folder:
     """A folder of results, which only this user writes to, since results are pickles.
 
-    Parameters
-    ----------
-    given : path or None
-        None: a temporary one, which is removed with this object.
-
     Raises
     ------
     InputError

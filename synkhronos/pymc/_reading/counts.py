@@ -40,19 +40,11 @@ _MOST_CONSTANTS = 16  # in the graph of a length
 
 
 class Counts:
-    """Decides which lengths are the number of rows.
-
-    Parameters
-    ----------
-    rows : int
-        Their number in the present data.
-    shapes : mapping
-        The shape of each variable.
-    """
+    """Decides which lengths are the number of rows."""
 
     def __init__(self, rows: int, shapes: Mapping[Variable, tuple[int, ...]]) -> None:
-        self._rows = rows
-        self._shapes = shapes
+        self._rows = rows  # their number in the present data
+        self._shapes = shapes  # the shape of each variable
         self._known: dict[Variable, bool] = {}
 
     def is_count(self, length: TensorVariable) -> bool:

@@ -70,13 +70,7 @@ class Declared:
 
 
 class Facts:
-    """Facts about the variables of a model, as far as they were noted.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    declared : Declared
-    """
+    """Facts about the variables of a model, as far as they were noted."""
 
     def __init__(self, model: Model, declared: Declared) -> None:
         self.inputs: list[TensorVariable] = list(model.value_vars)  # the model's value variables

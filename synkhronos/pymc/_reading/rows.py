@@ -112,14 +112,7 @@ def read_rows(terms: Sequence[Term], facts: Facts) -> tuple[RowReading, ...]:
 
 
 class Reader:
-    """Reads terms with the same number of rows.
-
-    Parameters
-    ----------
-    rows : int
-    facts : Facts
-        Of the variables of the terms.
-    """
+    """Reads terms with the same number of rows."""
 
     def __init__(self, rows: int, facts: Facts) -> None:
         self._rows = rows

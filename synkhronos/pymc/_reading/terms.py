@@ -48,19 +48,11 @@ class Factor:
 
 
 class Finder:
-    """Finds, for each log-density, the terms that can be divided.
-
-    Parameters
-    ----------
-    facts : Facts
-        Of the variables of these log-densities, and of their summands.
-    dim : str, optional
-        The dimension that the user has named.
-    """
+    """Finds, for each log-density, the terms that can be divided."""
 
     def __init__(self, facts: Facts, dim: str | None) -> None:
-        self._facts = facts
-        self._dim = dim
+        self._facts = facts  # of the variables of these log-densities, and of their summands
+        self._dim = dim  # the dimension that the user has named
 
     def terms_of(self, factor: Factor, summands: Sequence[Summand]) -> Found | None:
         """The summands of a log-density; None if it has no rows of data.
