@@ -352,6 +352,29 @@ def test_a_wrong_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         synk.pymc.fast(regression())
 
 
+def test_the_log_density_of_the_others_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyMC makes it anew only once the user has added a variable, which counts too."""
+    copy, asked, real = synk.pymc.fast(regression()), [], pm.Model.logp
+
+    def logp(model: pm.Model, *args: Any, **given: Any) -> Any:
+        asked.append(args)
+        return real(model, *args, **given)
+
+    def value() -> float:
+        found = copy.logp()
+        assert found.name == "__logp"
+        start = copy.initial_point(0)
+        return float(found.eval({v: start[v.name] for v in copy.value_vars}, mode=IN_PYTHON))
+
+    monkeypatch.setattr(pm.Model, "logp", logp)
+    before = value()
+    assert not asked
+    with copy:
+        pm.Potential("more", 3 * copy["scale"])
+    assert value() - before == pytest.approx(3 * 2.0)
+    assert len(asked) == 1
+
+
 def test_pymc_samples_the_copy_as_the_model() -> None:
     model = regression()
     given: dict[str, Any] = {"draws": 5, "tune": 20, "chains": 1, "cores": 1, "random_seed": 7}

@@ -5,18 +5,15 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pytensor
-import pytensor.tensor as pt
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.gradient import NullTypeGradError
-from pytensor.graph.replace import clone_replace
-from pytensor.tensor import TensorVariable
 
 from synkhronos.pymc._density.proof import function_of
-from synkhronos.pymc._reading.facts import Facts, is_smooth
+from synkhronos.pymc._reading.facts import is_smooth
 from synkhronos.pymc._reading.reading import Reading
 
 log = logging.getLogger("synkhronos")
@@ -47,12 +44,8 @@ def shares_of(reading: Reading, names: Sequence[str]) -> dict[str, float]:
     It is the median over some rounds, in each of which the whole and the terms take turns: other
     work on the machine slows down all of them.
     """
-    sums = {
-        name: pt.as_tensor(factor, allow_xtensor_conversion=True).sum()
-        for name, factor in reading.factors.items()
-    }
-    whole = _timed(reading.facts, pt.add(*sums.values()))
-    terms = [_timed(reading.facts, sums[name]) for name in names]
+    whole = _timed(reading, reading.factors)
+    terms = [_timed(reading, [name]) for name in names]
     rounds = []
     for _ in range(_ROUNDS):
         total = whole()
@@ -63,13 +56,12 @@ def shares_of(reading: Reading, names: Sequence[str]) -> dict[str, float]:
     }
 
 
-def _timed(facts: Facts, total: TensorVariable) -> Callable[[], float]:
+def _timed(reading: Reading, names: Collection[str]) -> Callable[[], float]:
     """A function: the processor time of a value and its gradient at the initial point.
 
     Without the gradient if there is none: the log-density may be used for its value only.
     """
-    [total] = clone_replace([total])
-    total = rewrite_pregrad(total)
+    facts, total = reading.facts, rewrite_pregrad(reading.sum_of(names))
     smooth = [v for v in facts.inputs if is_smooth(v)]
     try:
         gradients = pytensor.grad(total, smooth, disconnected_inputs="ignore") if smooth else []

@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 from pymc import Model
 from pymc.data import MinibatchOp
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor import TensorVariable
@@ -37,7 +38,8 @@ class Reading:
     """The terms of a model, and the rest: all that follows takes it instead of the model."""
 
     groups: tuple[RowReading, ...]  # the terms that are divided, by their number of rows
-    factors: Mapping[str, TensorVariable]  # the log-density of each variable of the model, by name
+    # the log-density of each variable of the model, by name, element by element
+    factors: Mapping[str, Variable]
     # by name, the rest of a divided variable's log-density, which is not divided
     rests: Mapping[str, TensorVariable]
     stays: Mapping[str, str]  # by name, the reason for which a variable with rows is not divided
@@ -59,6 +61,12 @@ class Reading:
     def observed(self) -> frozenset[str]:
         """Those of them that are observed; the others are Potentials."""
         return frozenset(self.names) & self.data.keys()
+
+    def sum_of(self, names: Collection[str]) -> TensorVariable:
+        """The log-density of these variables, as a copy, which may be rewritten in place."""
+        factors = [pt.as_tensor(self.factors[n], allow_xtensor_conversion=True) for n in names]
+        [found] = clone_replace([pt.add(*[factor.sum() for factor in factors])])
+        return found
 
     def only(self, names: Collection[str]) -> Reading:
         """Only the terms with these names."""
@@ -95,7 +103,7 @@ def read(model: Model, dim: str | None = None, declared: Declared | None = None)
         raise InputError(_nothing(model, dim, [rv.name for rv in observed], stays))
     reading = Reading(
         groups=read_rows(terms, facts),
-        factors=graphs | {factor.name: factor.graph for factor in factors},
+        factors=graphs | {f.name: f.graph for f in factors if f.name in {t.name for t in terms}},
         rests=rests,
         stays=stays,
         data={rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs},
