@@ -13,12 +13,11 @@
 =====================  ==========================================================================
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from synkhronos._compiling.late_imports import import_late
-from synkhronos._errors import BackendMissing
 from synkhronos._public import belong_to as _belong_to
+from synkhronos._public import imported_late as _imported_late
 from synkhronos.nn import _inference_rules as _inference_rules
 from synkhronos.nn._augmentation import augment, without_augmentation
 from synkhronos.nn._convolution import conv2d, conv_transpose2d
@@ -63,14 +62,6 @@ _belong_to(
     [augment, avg_pool2d, conv2d, conv_transpose2d, max_pool2d, noise, without_augmentation],
 )
 
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        import_module("pytensor_ml")
-    except ImportError:
-        raise BackendMissing("pytensor-ml", "nn") from None
-    found = getattr(import_module("synkhronos.nn.layers"), name)
-    _belong_to(__name__, [found])
-    return found
+__getattr__ = _imported_late(
+    __name__, __all__, lambda name: "layers", "pytensor_ml", "pytensor-ml", "nn"
+)

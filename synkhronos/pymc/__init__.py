@@ -19,11 +19,9 @@ It needs the extra: ``pip install "synkhronos[pymc]"``. PyMC is imported when a 
 is first used. Workers do not import it: they get graphs of PyTensor's operations.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from synkhronos._errors import BackendMissing
-from synkhronos._public import belong_to as _belong_to
+from synkhronos._public import imported_late as _imported_late
 
 if TYPE_CHECKING:
     from synkhronos.pymc._after.densities import compute_log_likelihood as compute_log_likelihood
@@ -83,14 +81,4 @@ __all__ = [
     "sample_prior_predictive",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        import_module("pymc")
-    except ImportError:
-        raise BackendMissing("PyMC", "pymc") from None
-    found = getattr(import_module(f"synkhronos.pymc.{_HOMES[name]}"), name)
-    _belong_to(__name__, [found])
-    return found
+__getattr__ = _imported_late(__name__, __all__, _HOMES.__getitem__, "pymc", "PyMC", "pymc")

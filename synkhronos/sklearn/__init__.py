@@ -8,11 +8,9 @@ It needs the extra: ``pip install "synkhronos[sklearn]"``. scikit-learn is impor
 them is first used. Workers do not import it.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from synkhronos._errors import BackendMissing
-from synkhronos._public import belong_to as _belong_to
+from synkhronos._public import imported_late as _imported_late
 
 if TYPE_CHECKING:
     from synkhronos.sklearn._estimators import SynkClassifier as SynkClassifier
@@ -20,14 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SynkClassifier", "SynkRegressor"]
 
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        import_module("sklearn")
-    except ImportError:
-        raise BackendMissing("scikit-learn", "sklearn") from None
-    found = getattr(import_module("synkhronos.sklearn._estimators"), name)
-    _belong_to(__name__, [found])
-    return found
+__getattr__ = _imported_late(
+    __name__, __all__, lambda name: "_estimators", "sklearn", "scikit-learn", "sklearn"
+)

@@ -26,17 +26,21 @@ except ImportError:
 
 __all__ = ["Config", "config_of", "read"]
 
+
+def _given_by(text: str) -> msgspec.Meta:
+    """A description of what can be given, where the type does not say it."""
+    return msgspec.Meta(description=text)
+
+
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Number = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 # Of these no bound says what can be given: their descriptions do.
-Arguments = Annotated[dict[str, Any], msgspec.Meta(description="a table of arguments")]
-Folder = Annotated[str, msgspec.Meta(description="the path of a folder")]
-Paths = Annotated[
-    str | list[str | list[str]], msgspec.Meta(description="a path or a list of paths")
-]
-ValueName = Annotated[str, msgspec.Meta(description="the name of a value, such as val_loss")]
+Arguments = Annotated[dict[str, Any], _given_by("a table of arguments")]
+Folder = Annotated[str, _given_by("the path of a folder")]
+Paths = Annotated[str | list[str | list[str]], _given_by("a path or a list of paths")]
+ValueName = Annotated[str, _given_by("the name of a value, such as val_loss")]
 
 
 class Data(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
@@ -45,12 +49,9 @@ class Data(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True
     train: Paths
     validation: Paths | None = None
     test: Paths | None = None
-    arrays: (
-        Annotated[
-            list[str | list[str]], msgspec.Meta(description="a list of names, one for each input")
-        ]
-        | None
-    ) = None
+    arrays: Annotated[
+        list[str | list[str]] | None, _given_by("a list of names, one for each input")
+    ] = None
     split: Share | None = None
     format: (
         Literal["npy", "npz", "hdf5", "zarr", "parquet", "csv", "images", "idx", "cifar10"] | None
@@ -59,29 +60,21 @@ class Data(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True
     cache: Folder | None = None
     skip: bool = False
     check: bool = False
-    classes: (
-        Annotated[
-            Count | list[str],
-            msgspec.Meta(description="an integer of at least 1, or a list of names"),
-        ]
-        | None
-    ) = None
-    shape: (
-        Annotated[list[Count], msgspec.Meta(description="a list of integers of at least 1")] | None
-    ) = None
+    classes: Annotated[
+        Count | list[str] | None, _given_by("an integer of at least 1, or a list of names")
+    ] = None
+    shape: Annotated[list[Count] | None, _given_by("a list of integers of at least 1")] = None
     scale: Positive | None = None
     axes: Literal["NHWC", "NCHW"] = "NHWC"
     first_label: Number = 0
-    resize: Annotated[tuple[Count, Count], msgspec.Meta(description="[height, width]")] | None = (
-        None
-    )
+    resize: Annotated[tuple[Count, Count], _given_by("[height, width]")] | None = None
     channels: Literal["RGB", "L", "RGBA"] = "RGB"
     dtype: Literal["uint8", "int8", "uint16", "int16", "uint32", "int32", "float32"] = "uint8"
     orientation: bool = True
     root: Folder | None = None
-    ending: Annotated[str, msgspec.Meta(description="a text such as .jpg")] = ""
-    separator: Annotated[str, msgspec.Meta(description="one character")] | None = None
-    decimal: Annotated[Literal[".", ","], msgspec.Meta(description='"." or ","')] = "."
+    ending: Annotated[str, _given_by("a text such as .jpg")] = ""
+    separator: Annotated[str | None, _given_by("one character")] = None
+    decimal: Annotated[Literal[".", ","], _given_by('"." or ","')] = "."
     header: bool = True
     skip_lines: Number = 0
 
@@ -118,9 +111,9 @@ class Plateau(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=T
 class Optimizer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
     """The section ``[optimizer]``; its other keys are arguments of the rule, or of the schedule."""
 
-    name: Annotated[str, msgspec.Meta(description="the name of an update rule")]
+    name: Annotated[str, _given_by("the name of an update rule")]
     rate: Positive | None = None
-    schedule: Annotated[str, msgspec.Meta(description="the name of a schedule")] | None = None
+    schedule: Annotated[str | None, _given_by("the name of a schedule")] = None
     steps: Count | None = None
     warmup: Number = 0
     final: Annotated[float, msgspec.Meta(ge=0)] | None = None
@@ -140,26 +133,23 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
     """
 
     base: Folder = "."
-    model: Annotated[str, msgspec.Meta(description='the text "module:function"')]
+    model: Annotated[str, _given_by('the text "module:function"')]
     model_arguments: Arguments = {}
     optimizer: Annotated[
         str | Arguments,
-        msgspec.Meta(description="the name of an update rule, or a table with name"),
+        _given_by("the name of an update rule, or a table with name"),
     ]
     epochs: Count
-    data: Annotated[Data, msgspec.Meta(description="a table with train")]
+    data: Annotated[Data, _given_by("a table with train")]
     batch: Count | None = None
     member_batch: Count | None = None
-    rule: (
-        Annotated[
-            str | Arguments, msgspec.Meta(description="the name of a rule, or a table with name")
-        ]
-        | None
-    ) = None
+    rule: Annotated[
+        str | Arguments | None, _given_by("the name of a rule, or a table with name")
+    ] = None
     clip: Positive | None = None
     ema: Share | None = None
     plateau: Plateau | None = None
-    metrics: Annotated[list[str | Arguments], msgspec.Meta(description="a list of names")] = []
+    metrics: Annotated[list[str | Arguments], _given_by("a list of names")] = []
     validate_every: Count = 1
     stop: Annotated[
         str | Stop | list[str | Stop],
@@ -170,19 +160,15 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
     patience: Count | None = None
     target: Annotated[
         str | list[str],
-        msgspec.Meta(description='a text such as "val_accuracy >= 0.97", or a list of them'),
+        _given_by('a text such as "val_accuracy >= 0.97", or a list of them'),
     ] = []
-    best: (
-        Annotated[str | Best, msgspec.Meta(description="the name of a value, or a table")] | None
-    ) = None
+    best: Annotated[str | Best | None, _given_by("the name of a value, or a table")] = None
     folder: Folder | None = None
-    resume: (
-        Annotated[Literal["auto"] | Number, msgspec.Meta(description='"auto" or a step')] | None
-    ) = None
+    resume: Annotated[Literal["auto"] | Number | None, _given_by('"auto" or a step')] = None
     keep: Literal["all"] | Count = 3
     save_every: Count | None = None
     export: Annotated[
-        str | list[str], msgspec.Meta(description="tensorboard, csv or mlflow, or a list of them")
+        str | list[str], _given_by("tensorboard, csv or mlflow, or a list of them")
     ] = []
     trace: Number = 0
     torn: Literal["raise", "restore"] = "raise"
@@ -195,26 +181,15 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
     slices: Literal["auto"] | Count = 1
     prefetch: Annotated[int, msgspec.Meta(ge=2)] = 2
     read: Literal["master", "node"] = "master"
-    reduction: (
-        Annotated[str, msgspec.Meta(description="the name of a reduction, such as avg")] | None
-    ) = None
+    reduction: Annotated[str | None, _given_by("the name of a reduction, such as avg")] = None
     compress: Literal["fp16", "bf16"] | None = None
-    exchange: (
-        Annotated[
-            str | Arguments, msgspec.Meta(description="TopK or HalfPrecision, or a table with name")
-        ]
-        | None
-    ) = None
+    exchange: Annotated[
+        str | Arguments | None, _given_by("TopK or HalfPrecision, or a table with name")
+    ] = None
     overlap: bool = False
     members: Count | None = None
-    devices: (
-        Annotated[str | list[Any], msgspec.Meta(description="a text such as cuda, or a list")]
-        | None
-    ) = None
-    mode: (
-        Annotated[str, msgspec.Meta(description="the name of a mode of PyTensor, such as NUMBA")]
-        | None
-    ) = None
+    devices: Annotated[str | list[Any] | None, _given_by("a text such as cuda, or a list")] = None
+    mode: Annotated[str | None, _given_by("the name of a mode of PyTensor, such as NUMBA")] = None
     floatX: Literal["float32", "float64"] | None = None
     precision: Literal["tf32", "bf16"] | None = None
     progress: bool = True

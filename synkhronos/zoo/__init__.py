@@ -21,11 +21,9 @@ and variance of batch normalisation are those of all members' rows, so any numbe
 the steps of one process. Only dropout's random numbers differ by member.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from synkhronos._errors import BackendMissing
-from synkhronos._public import belong_to as _belong_to
+from synkhronos._public import imported_late as _imported_late
 
 if TYPE_CHECKING:
     from synkhronos.zoo._alexnet import alexnet as alexnet
@@ -80,15 +78,6 @@ _HOMES = {
     "wide_resnet": "_resnet",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        import_module("pytensor_ml")
-    except ImportError:
-        raise BackendMissing("pytensor-ml", "nn") from None
-    home = _HOMES.get(name, f"_{name}")
-    found = getattr(import_module(f"synkhronos.zoo.{home}"), name)
-    _belong_to(__name__, [found])
-    return found
+__getattr__ = _imported_late(
+    __name__, __all__, lambda name: _HOMES.get(name, f"_{name}"), "pytensor_ml", "pytensor-ml", "nn"
+)
