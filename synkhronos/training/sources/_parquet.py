@@ -12,21 +12,7 @@ import numpy as np
 
 from synkhronos._checks import options_checked
 from synkhronos._host.files import check_regular
-from synkhronos.training.sources._columns import (
-    File,
-    Where,
-    check_classes,
-    check_flat,
-    first_shape,
-    is_one,
-    kind_of,
-    parquet_of,
-    plain,
-    selected,
-    side_by_side,
-    text_bytes,
-    values_of,
-)
+from synkhronos.training.sources import _columns as tables
 from synkhronos.training.sources._files import (
     UNCHECKED_BLOCK,
     Described,
@@ -59,32 +45,32 @@ class Parquet(Format):
         finally:
             self.close(file)
 
-    def _described(self, file: File, stored: int) -> Described:
+    def _described(self, file: tables.File, stored: int) -> Described:
         meta, schema = file.metadata, file.schema_arrow
         blocks = tuple([meta.row_group(i).num_rows for i in range(meta.num_row_groups)])
-        names = selected(self.columns, schema.names)
+        names = tables.selected(self.columns, schema.names)
         _check_values(meta, names, stored)
-        kinds = [kind_of(name, schema.field(name).type, self.labels) for name in names]
-        if is_one(self.columns, schema.names):
+        kinds = [tables.kind_of(name, schema.field(name).type, self.labels) for name in names]
+        if tables.is_one(self.columns, schema.names):
             row, dtype = kinds[0]
             if not all(row) and any(blocks):
-                row = first_shape(names[0], _first_row(file, blocks, names), row)
+                row = tables.first_shape(names[0], _first_row(file, blocks, names), row)
                 _check_lengths(file, names[0], row, self.labels)
             return Described(blocks, row, dtype)
         if any(row for row, _ in kinds):
             raise ValueError("columns of lists cannot be side by side: name one as a str")
         return Described(blocks, (len(kinds),), np.result_type(*[dtype for _, dtype in kinds]))
 
-    def open(self, path: str) -> File:
+    def open(self, path: str) -> tables.File:
         return _opened(path)
 
-    def close(self, handle: File) -> None:
+    def close(self, handle: tables.File) -> None:
         handle.close(force=True)
 
-    def read(self, handle: File, block: int, start: int, stop: int) -> np.ndarray:
+    def read(self, handle: tables.File, block: int, start: int, stop: int) -> np.ndarray:
         schema = handle.schema_arrow
-        names = selected(self.columns, schema.names)
-        kinds = [kind_of(name, schema.field(name).type, self.labels) for name in names]
+        names = tables.selected(self.columns, schema.names)
+        kinds = [tables.kind_of(name, schema.field(name).type, self.labels) for name in names]
         table = handle.read_row_group(block, columns=names, use_threads=False)
         stored = _stored(handle.metadata.row_group(block))
         check_stored(_length_of_texts(table), stored, unchecked=UNCHECKED_BLOCK)
@@ -94,23 +80,23 @@ class Parquet(Format):
             return self.where(handle, start + row)
 
         if table.num_rows and not all(rows[0]):
-            rows[0] = first_shape(names[0], table.column(names[0]), rows[0])
+            rows[0] = tables.first_shape(names[0], table.column(names[0]), rows[0])
         found = [
-            values_of(name, table.column(name), row, self.labels, where)
+            tables.values_of(name, table.column(name), row, self.labels, where)
             for name, row in zip(names, rows, strict=True)
         ]
-        if is_one(self.columns, schema.names):
+        if tables.is_one(self.columns, schema.names):
             return found[0]
-        return side_by_side(names, found, np.result_type(*[k for _, k in kinds]), where)
+        return tables.side_by_side(names, found, np.result_type(*[k for _, k in kinds]), where)
 
-    def where(self, handle: File, row: int) -> str:
+    def where(self, handle: tables.File, row: int) -> str:
         """Where a row stands in its file, for messages."""
         return f"row {row} of the file"
 
 
-def _opened(path: str) -> File:
+def _opened(path: str) -> tables.File:
     """A file whose texts are not yet repeated for each row, as a few bytes of it may say."""
-    library = parquet_of()
+    library = tables.parquet_of()
     meta = library.read_metadata(path, memory_map=True)
     leaves = [meta.schema.column(i) for i in range(meta.num_columns)]
     texts = [i for i, leaf in enumerate(leaves) if leaf.physical_type == "BYTE_ARRAY"]
@@ -153,7 +139,7 @@ def _check_values(meta: Any, names: Sequence[str], stored: int) -> None:
 
 
 def _length_of_texts(table: Any) -> int:
-    return sum(text_bytes(column) for column in table.columns)
+    return sum(tables.text_bytes(column) for column in table.columns)
 
 
 def columns_of(path: str, columns: Sequence[str]) -> tuple[list[list[Any]], list[str]]:
@@ -167,9 +153,9 @@ def columns_of(path: str, columns: Sequence[str]) -> tuple[list[list[Any]], list
     check_regular(path)
     file, stored = _opened(path), os.path.getsize(path)
     try:
-        names = selected(columns, file.schema_arrow.names)
+        names = tables.selected(columns, file.schema_arrow.names)
         for name in names:
-            check_flat(name, file.schema_arrow.field(name).type)
+            tables.check_flat(name, file.schema_arrow.field(name).type)
         check_listed(file.metadata.num_rows, 0, stored)
         _check_values(file.metadata, names, stored)
         found: list[list[Any]] = [[] for _ in names]
@@ -178,14 +164,14 @@ def columns_of(path: str, columns: Sequence[str]) -> tuple[list[list[Any]], list
             size += _length_of_texts(batch)
             check_listed(len(found[0]) + len(batch), size, stored)
             for values, name in zip(found, names, strict=True):
-                values += plain(batch.column(name)).to_pylist()
+                values += tables.plain(batch.column(name)).to_pylist()
     finally:
         file.close(force=True)
     return found, [f"row {row}" for row in range(len(found[0]))]
 
 
 def _check_lengths(
-    file: File, name: str, row: tuple[int, ...], labels: Sequence[str] | None
+    file: tables.File, name: str, row: tuple[int, ...], labels: Sequence[str] | None
 ) -> None:
     """Name a row with another length, in a group that has more or fewer values than its rows."""
     meta, start = file.metadata, 0
@@ -194,16 +180,16 @@ def _check_lengths(
         stored = [chunk.num_values for chunk in _chunks(group, [name])]
         if stored != [group.num_rows * math.prod(row)]:
             table = file.read_row_group(i, columns=[name], use_threads=False)
-            values_of(name, table.column(0), row, labels, _from(start))
+            tables.values_of(name, table.column(0), row, labels, _from(start))
         start += group.num_rows
 
 
-def _from(start: int) -> Where:
+def _from(start: int) -> tables.Where:
     """Names rows of a file by their number in a part that begins at `start`."""
     return lambda row: f"row {start + row} of the file"
 
 
-def _first_row(file: File, blocks: Sequence[int], names: list[str]) -> object:
+def _first_row(file: tables.File, blocks: Sequence[int], names: list[str]) -> object:
     group = next(i for i, rows in enumerate(blocks) if rows)
     batches = file.iter_batches(1, [group], columns=names, use_threads=False)
     return next(batches).column(0)
@@ -266,7 +252,7 @@ def parquet(
            [0., 5.]])
     """
     names = columns if isinstance(columns, str) else tuple(columns)
-    labels = check_classes("parquet", classes)
+    labels = tables.check_classes("parquet", classes)
     number = None if isinstance(labels, tuple) else labels
     kind = Parquet(names, labels if isinstance(labels, tuple) else None)
     return FileSource(kind, paths, Options(cache, skip, check, number, keep))

@@ -34,23 +34,9 @@ from synkhronos._engine.group import Group
 from synkhronos._engine.runner import Task
 from synkhronos._errors import WorkerDied
 from synkhronos._transport.channels.channel import Failure
+from synkhronos.extensions._apart.free import pages
 from synkhronos.extensions._apart.free.free_member import FreeMember, total
 from synkhronos.extensions._apart.free.free_state import FreeState
-from synkhronos.extensions._apart.free.pages import (
-    AT_WORK,
-    EXCHANGES,
-    LATEST,
-    LOSS,
-    LOSS_ROWS,
-    PRESENT,
-    PUT_OFF,
-    REFUSED,
-    ROWS,
-    STALENESS,
-    STALEST,
-    STEPS,
-    WAITED,
-)
 from synkhronos.extensions._apart.points import Point, PointSource
 
 log = logging.getLogger("synkhronos")
@@ -189,7 +175,9 @@ class Run(PointSource):
         """The rows of steps with a finite loss, and the sum of their losses."""
         if self._over:
             return self._total
-        counted, loss = (sum(p.reals[word] for p in self._pages) for word in (LOSS_ROWS, LOSS))
+        counted, loss = (
+            sum(p.reals[word] for p in self._pages) for word in (pages.LOSS_ROWS, pages.LOSS)
+        )
         return counted, loss
 
     def progress(self) -> list[dict[str, Any]]:
@@ -206,16 +194,16 @@ class Run(PointSource):
             w = page.words
             found.append(
                 {
-                    "steps": w[STEPS],
-                    "rows": w[ROWS],
-                    "exchanges": w[EXCHANGES],
-                    "staleness": w[STALENESS] / max(1, w[EXCHANGES]),
-                    "stalest": w[STALEST],
-                    "waited": w[WAITED] / 1e9 / max(since, 1e-9),
-                    "idle": (now - w[LATEST]) / 1e9 if w[LATEST] else since,
-                    "refused": w[REFUSED],
-                    "put_off": w[PUT_OFF],
-                    "present": bool(w[PRESENT]),
+                    "steps": w[pages.STEPS],
+                    "rows": w[pages.ROWS],
+                    "exchanges": w[pages.EXCHANGES],
+                    "staleness": w[pages.STALENESS] / max(1, w[pages.EXCHANGES]),
+                    "stalest": w[pages.STALEST],
+                    "waited": w[pages.WAITED] / 1e9 / max(since, 1e-9),
+                    "idle": (now - w[pages.LATEST]) / 1e9 if w[pages.LATEST] else since,
+                    "refused": w[pages.REFUSED],
+                    "put_off": w[pages.PUT_OFF],
+                    "present": bool(w[pages.PRESENT]),
                     "alive": rank not in self._participant.peers.dead,
                 }
             )
@@ -235,7 +223,7 @@ class Run(PointSource):
     def _measures(self) -> dict[str, Callable[[], float]]:
         return {
             "rows": lambda: self.rows,
-            "exchanges": lambda: total(self._pages, EXCHANGES),
+            "exchanges": lambda: total(self._pages, pages.EXCHANGES),
             "seconds": lambda: time.monotonic() - self._began,
         }
 
@@ -386,7 +374,7 @@ class Run(PointSource):
         for worker in channel.workers:
             if worker.rank in peers.dead and worker.rank not in known:
                 worker.reap()
-                steps = self._pages[worker.rank].words[STEPS]
+                steps = self._pages[worker.rank].words[pages.STEPS]
                 death = Death(worker.rank, worker.pid, worker.ended, steps)
                 self.deaths.append(death)
                 log.warning(
@@ -398,7 +386,7 @@ class Run(PointSource):
 
     def _name_stalled(self) -> None:
         for rank, found in enumerate(self.progress()):
-            at_work = self._pages[rank].words[AT_WORK] or not found["steps"]
+            at_work = self._pages[rank].words[pages.AT_WORK] or not found["steps"]
             stalls = found["alive"] and found["present"] and found["idle"] > self._stall
             if stalls and at_work and rank not in self._named and rank != self._group.rank:
                 self._named.add(rank)
