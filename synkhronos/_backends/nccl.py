@@ -100,18 +100,6 @@ def operator(name: str) -> int:
 class Link:
     """One member's NCCL communicator.
 
-    Parameters
-    ----------
-    name : array of bytes
-        The identifier from `new_id`, the same in all members, which connect at the same time.
-    rank, size : int
-    shared : bool
-        Whether several of the members are on one GPU.
-    gpu : int
-        CUDA's number of this member's GPU, in this process.
-    watch : callable
-        ``watch(done)`` returns once done() is true; it raises if another member fails.
-
     Raises
     ------
     NotServed
@@ -119,14 +107,16 @@ class Link:
 
     def __init__(
         self,
+        # the identifier from `new_id`, the same in all members, which connect at the same time
         name: np.ndarray,
         rank: int,
         size: int,
-        shared: bool,
-        gpu: int,
+        shared: bool,  # whether several of the members are on one GPU
+        gpu: int,  # CUDA's number of this member's GPU, in this process
         watch: Callable[[Callable[[], bool]], None],
     ) -> None:
         self._nccl = _library()
+        # `watch(done)` returns once done() is true; it raises if another member fails
         self._watch = watch
         self._comm: Any = None
         self._stream: Any = None

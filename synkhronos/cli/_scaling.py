@@ -35,26 +35,16 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Point:
-    """The result of several rounds for one number of members.
-
-    Attributes
-    ----------
-    members, rows : int
-    rate, low, high : float
-        Rows per second: the median of the rounds, and the ends.
-    speedup : float
-        The median ratio to the smallest number of members, within rounds.
-    efficiency : float
-        The speed-up for each member, beside that smallest number.
-    """
+    """The result of several rounds for one number of members."""
 
     members: int
     rows: int
+    # rows per second: the median of the rounds, and the ends
     rate: float
     low: float
     high: float
-    speedup: float
-    efficiency: float
+    speedup: float  # the median ratio to the smallest number of members, within rounds
+    efficiency: float  # the speed-up for each member, beside that smallest number
 
 
 @dataclass(frozen=True)

@@ -56,58 +56,30 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Run:
-    """The facts of a report about one run.
-
-    Attributes
-    ----------
-    name : str
-    folder : str
-    number : int
-        Its place among the runs of the report.
-    state : str
-        Whether and why it has ended.
-    ended : bool
-        It has ended for a reason, not by an exception or a death.
-    began, lasted : str
-    command, place : str
-        Of the latest start: the command line; host, process and folder.
-    starts : int
-    config, environment : dict of str
-        Of the latest start, by the path of the value.
-    last : dict of str
-        The last value of each metric, the steps and the epochs.
-    curves : dict of Series
-        By title.
-    split : list of dict
-        For each member, the fractions of its time by the names of `SPLIT`; may be empty.
-    checkpoints : list
-        Those that are still there, of those that the run has written.
-    saved : int
-        How many it has written.
-    notes : list
-    more : int
-        Notes that were left out.
-    """
+    """The facts of a report about one run."""
 
     name: str
     folder: str
-    number: int
-    state: str
-    ended: bool
+    number: int  # its place among the runs of the report
+    state: str  # whether and why it has ended
+    ended: bool  # it has ended for a reason, not by an exception or a death
     began: str
     lasted: str
+    # of the latest start: the command line; host, process and folder
     command: str
     place: str
     starts: int
+    # of the latest start, by the path of the value
     config: dict[str, str]
     environment: dict[str, str]
-    last: dict[str, str]
-    curves: dict[str, Series]
+    last: dict[str, str]  # the last value of each metric, the steps and the epochs
+    curves: dict[str, Series]  # by title
+    # for each member, the fractions of its time by the names of `SPLIT`; may be empty
     split: list[dict[str, float]]
-    checkpoints: list[Checkpoint]
-    saved: int
+    checkpoints: list[Checkpoint]  # those that are still there, of those that the run has written
+    saved: int  # how many it has written
     notes: list[Note]
-    more: int
+    more: int  # notes that were left out
 
 
 def read_run(folder: str | os.PathLike[str], number: int, name: str) -> Run:

@@ -105,20 +105,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the processes of a launch run: the first `nodes` hosts, or this machine.
-
-    Attributes
-    ----------
-    scheduler : str
-        That has allocated the hosts; empty if the user has named them.
-    all_here : bool
-        Whether all of them are this machine.
-    """
+    """Where the processes of a launch run: the first `nodes` hosts, or this machine."""
 
     nodes: int
     hosts: tuple[Host, ...]
-    scheduler: str
-    all_here: bool
+    scheduler: str  # that has allocated the hosts; empty if the user has named them
+    all_here: bool  # whether all of them are this machine
 
     @staticmethod
     def of(options: argparse.Namespace, environ: Mapping[str, str], machine: Machine) -> Place:

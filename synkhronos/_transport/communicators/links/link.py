@@ -25,17 +25,7 @@ class LinkFailed(Exception):
 
 
 class Link:
-    """One end of a connection with another node.
-
-    Parameters
-    ----------
-    node : int
-        The other one.
-    place : Place
-    made : socket
-    target : callable
-        ``target(what, chunk)``: the memory for what comes of a chunk.
-    """
+    """One end of a connection with another node."""
 
     def __init__(
         self,
@@ -44,10 +34,10 @@ class Link:
         made: socket.socket,
         target: Callable[[int, int], memoryview],
     ) -> None:
-        self.node = node
+        self.node = node  # the other one
         self._place = place
         self._socket = made
-        self._target = target
+        self._target = target  # `target(what, chunk)`: the memory for what comes of a chunk
         self._waiting: deque[memoryview] = deque()
         self._header = bytearray(_HEADER.size)
         self._rest = memoryview(self._header)  # of what is being received
