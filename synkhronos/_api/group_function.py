@@ -99,6 +99,8 @@ class GroupFunction(Shippable):
     def call(
         self,
         asked: Request,
+        # makes the command of a call, with the call's answer; always the same for one function.
+        # Default: the command is the call
         command_of: Callable[[Call], Command] | None = None,
     ) -> Any:
         """Run the function in all members; the result is that of `Function`.
@@ -111,13 +113,6 @@ class GroupFunction(Shippable):
         * A call of a known form, with other arrays or rows, is made and posted.
         * A call like the latest one is posted again; new arrays and rows are only copied.
         * In a group of one, the latter is computed at once, if it changes nothing.
-
-        Parameters
-        ----------
-        asked : Request
-        command_of : callable, optional
-            Makes the command of a call, with the call's answer; always the same for one function.
-            Default: the command is the call.
         """
         args, batch, slices = asked.args, asked.batch, asked.slices
         subset = self.outputs.all if asked.subset is None else self.outputs.subset(asked.subset)

@@ -78,18 +78,12 @@ class TimedParts:
 
     def timing(
         self,
+        # makes the call in the group, so that its other costs can be measured
         called: Callable[[], object] | None = None,
+        # further work of a call, which the members divide equally whatever the rows
         shared: Callable[[], object] | None = None,
     ) -> Timing:
-        """The times of the call.
-
-        Parameters
-        ----------
-        called : callable, optional
-            Makes the call in the group, so that its other costs can be measured.
-        shared : callable, optional
-            Further work of a call, which the members divide equally whatever the rows.
-        """
+        """The times of the call."""
         with np.errstate(all="ignore"):
             threads = seconds_of(self.compute(1))
         added = 0.0

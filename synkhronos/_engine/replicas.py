@@ -244,22 +244,13 @@ class Replica:
     def run(
         self,
         variant: Variant,
-        arguments: Sequence[object],
-        sliceables: Sequence[object],
+        arguments: Sequence[object],  # the part of each scattered input, then the broadcast inputs
+        sliceables: Sequence[object],  # the selected rows of each sliceable shared variable
+        # of the slices of the part. All use the same shared values; random streams advance from
+        # slice to slice
         lengths: Sequence[int],
     ) -> Answer:
-        """Compute outputs and new values from the current values of the shared variables.
-
-        Parameters
-        ----------
-        arguments : arrays
-            The part of each scattered input, then the broadcast inputs.
-        sliceables : arrays
-            The selected rows of each sliceable shared variable.
-        lengths : sequence of int
-            Of the slices of the part. All use the same shared values; random streams advance from
-            slice to slice.
-        """
+        """Compute outputs and new values from the current values of the shared variables."""
         if self.recipe.jax:
             return self._run_jax(variant, arguments, sliceables, lengths)
         compiled = self._compiled.get(variant) or self.variant(variant)

@@ -100,21 +100,14 @@ def replace(
     path: Name,
     contents: str | bytes | memoryview,
     lasting: bool = True,
+    # the permissions. Default: those of an earlier file of this user, else what the umask leaves. A
+    # stranger's file gives none
     mode: int | None = None,
 ) -> None:
     """Write a file as a whole; what had the name before stays until the new one is on the disk.
 
     A link is replaced, and not followed. If it need not be `lasting`, that holds for kills and full
     disks, and not for a crash of the machine.
-
-    Parameters
-    ----------
-    path : path
-    contents : str, bytes or memoryview
-    lasting : bool
-    mode : int, optional
-        The permissions. Default: those of an earlier file of this user, else what the umask leaves.
-        A stranger's file gives none.
 
     Raises
     ------

@@ -37,21 +37,14 @@ class Chunk(NamedTuple):
 
 
 def chunks(
+    # the places of each value, in the order in which they are computed
     values: Sequence[Sequence[Range]],
-    itemsizes: Sequence[int],
+    itemsizes: Sequence[int],  # bytes of an element of each vector
+    # bytes of a chunk. A smaller one is sent only where no value follows that lies beside it
     least: int = LEAST_BYTES,
     most: int = MOST_BYTES,
 ) -> list[Chunk]:
     """The chunks of values that are computed one after the other.
-
-    Parameters
-    ----------
-    values : sequence of sequences of Range
-        The places of each value, in the order in which they are computed.
-    itemsizes : sequence of int
-        Bytes of an element of each vector.
-    least, most : int
-        Bytes of a chunk. A smaller one is sent only where no value follows that lies beside it.
 
     >>> values = [[Range(0, 6, 9)], [Range(0, 4, 6)], [Range(1, 0, 1)], [Range(0, 0, 4)]]
     >>> [tuple(chunk) for chunk in chunks(values, [8, 4], 40, 48)]

@@ -135,15 +135,9 @@ def verbs() -> list[Verb]:
 
 
 def parsers_for(
-    chosen: str | None,
+    chosen: str | None,  # name or alias of a verb; None: all verbs get their arguments
 ) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The parser of `synk`, and those of its verbs by name; the chosen verb gets its arguments.
-
-    Parameters
-    ----------
-    chosen : str or None
-        Name or alias of a verb; None: all verbs get their arguments.
-    """
+    """The parser of `synk`, and those of its verbs by name; the chosen verb gets its arguments."""
     parser = Parser(
         "synk",
         description="Synkhronos: all your cores, for PyTensor functions.",

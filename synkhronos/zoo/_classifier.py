@@ -16,18 +16,11 @@ from synkhronos.zoo._blocks import Images
 
 def classifier(
     x: TensorVariable | Images,
-    scores: TensorVariable,
+    scores: TensorVariable,  # of shape (rows, classes)
+    # (weight, scores) of further classifiers, whose losses are added in training
     beside: Sequence[tuple[float, TensorVariable]] = (),
 ) -> Net:
-    """A Net that classifies rows.
-
-    Parameters
-    ----------
-    x : variable or Images
-    scores : variable of shape (rows, classes)
-    beside : sequence of (weight, scores)
-        Of further classifiers, whose losses are added in training.
-    """
+    """A Net that classifies rows."""
     given, words = (x.given, x.words) if isinstance(x, Images) else (x, None)
     y = pt.ivector("y")
     loss = cross_entropy(scores, y)

@@ -21,24 +21,12 @@ _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 def guard(
     *,
-    inherited: Sequence[int],
-    lifeline: int | None,
-    parent: int,
-    interruptible: bool,
+    inherited: Sequence[int],  # descriptors that exec left inheritable by children
+    lifeline: int | None,  # None: the process outlives its parent
+    parent: int,  # the pid of the process that started this one
+    interruptible: bool,  # false: it ignores Ctrl-C
 ) -> None:
-    """In a new process: end when its parent ends, for any reason.
-
-    Parameters
-    ----------
-    inherited : sequence of int
-        Descriptors that exec left inheritable by children.
-    lifeline : int or None
-        None: the process outlives its parent.
-    parent : int
-        The pid of the process that started this one.
-    interruptible : bool
-        False: it ignores Ctrl-C.
-    """
+    """In a new process: end when its parent ends, for any reason."""
     for fd in inherited:
         os.set_inheritable(fd, False)
     signal.set_wakeup_fd(-1)

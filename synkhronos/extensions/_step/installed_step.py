@@ -276,21 +276,12 @@ class InstalledStep:
 
     def install(
         self,
-        variables: Sequence[SharedVariable],
-        recipe: Callable[[], object],
+        variables: Sequence[SharedVariable],  # that all members have in common between two steps
+        recipe: Callable[[], object],  # makes the recipe of the update
+        # makes the command that installs it, of the packed recipe and the function's number
         command: Callable[[bytes, int], Command],
     ) -> None:
-        """Make variables and the update known to all members.
-
-        Parameters
-        ----------
-        variables : sequence of SharedVariable
-            That all members have in common between two steps.
-        recipe : callable
-            Makes the recipe of the update.
-        command : callable
-            Makes the command that installs it, of the packed recipe and the function's number.
-        """
+        """Make variables and the update known to all members."""
         with self.function.telling():
             self._install(variables, recipe(), command)
 

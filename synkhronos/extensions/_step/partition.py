@@ -135,16 +135,10 @@ _COMBINES = {"add": "sum", "mul": "prod", "maximum": "max", "minimum": "min"}
 def partition_rule(
     updates: Iterable[tuple[SharedVariable, Variable]],
     params: Sequence[SharedVariable],
+    # placeholders of the reduced gradients in the updates, one for each parameter, of its type
     gradients: Sequence[Variable],
 ) -> Partition:
     """Partition the updates of a rule.
-
-    Parameters
-    ----------
-    updates : pairs of SharedVariable and its new value
-    params : sequence of SharedVariable
-    gradients : sequence of Variable
-        Placeholders of the reduced gradients in the updates, one for each parameter, of its type.
 
     Raises
     ------

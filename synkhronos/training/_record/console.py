@@ -77,29 +77,18 @@ class Console:
     def progress(
         self,
         *,
+        # the epoch under way, from 1, and their number; None if it is not known
         epoch: int,
         epochs: int | None,
+        # how much of the epoch is done, in any unit; None if it is not known
         done: int,
         total: int | None,
-        rows: int,
+        rows: int,  # rows trained since the run began, in all epochs
+        # numbers to show, by name. A callable is called only if the line is drawn
         values: Values = None,
-        split: Values = None,
+        split: Values = None,  # fractions of the time, from 0 to 1, by what it is spent on
     ) -> None:
-        """Tell how far the run is; called after each step, and cheap where nothing is drawn.
-
-        Parameters
-        ----------
-        epoch, epochs : int
-            The epoch under way, from 1, and their number; None if it is not known.
-        done, total : int
-            How much of the epoch is done, in any unit; None if it is not known.
-        rows : int
-            Rows trained since the run began, in all epochs.
-        values : mapping, or callable that returns one
-            Numbers to show, by name. A callable is called only if the line is drawn.
-        split : mapping, or callable that returns one
-            Fractions of the time, from 0 to 1, by what it is spent on.
-        """
+        """Tell how far the run is; called after each step, and cheap where nothing is drawn."""
         now = self._clock()
         if now < self._next:
             self._latest = epoch, epochs, done, total, rows, values, split
