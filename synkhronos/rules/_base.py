@@ -188,23 +188,46 @@ class RoundRule(Rule):
 
 @dataclass
 class Turn:
-    """One member's turn at the centre."""
+    """One member's turn at the centre.
 
-    staleness: int  # versions that others have committed since this member last read the centre
-    rows: float  # rows of the member's steps since its last exchange
-    present: int  # members that take part at this time
-    counts: list[float]  # the centre's counts: see `FreeRule.counts`. `TurnRule.plan` changes them
-    read: float = 0.0  # the first count when the member last read the centre
-    waiting: bool = False  # the member has contributed, and waits for others
-    # what `TurnRule.plan` has decided: "exchange"; "read" the centre and change nothing there;
-    # "wait" for others, and do nothing; or a word of the rule's own
+    Attributes
+    ----------
+    staleness : int
+        Versions that others have committed since this member last read the centre.
+    rows : float
+        Rows of the member's steps since its last exchange.
+    present : int
+        Members that take part at this time.
+    counts : list of float
+        The centre's counts: see `FreeRule.counts`. `TurnRule.plan` changes them.
+    read : float
+        The first count when the member last read the centre.
+    waiting : bool
+        The member has contributed, and waits for others.
+    does : str
+        What `TurnRule.plan` has decided: "exchange"; "read" the centre and change nothing there;
+        "wait" for others, and do nothing; or a word of the rule's own.
+    refused : bool
+        The member's steps since its last exchange are dropped, and their rows are used again.
+    waits : bool
+        The member waits for others after this turn.
+    closes : float
+        Rows of all contributions, if this turn applies their mean. Else 0.
+    optimizer : callable, optional
+        ``optimizer(gradient, vectors, new)``: a step of the optimizer at the centre. `vectors` are
+        the centre's parameters and the optimizer's states; `new` is where their new values go.
+    """
+
+    staleness: int
+    rows: float
+    present: int
+    counts: list[float]
+    read: float = 0.0
+    waiting: bool = False
     does: str = "exchange"
-    # the member's steps since its last exchange are dropped, and their rows are used again
     refused: bool = False
-    waits: bool = False  # the member waits for others after this turn
-    closes: float = 0.0  # rows of all contributions, if this turn applies their mean. Else 0
-    # `optimizer(gradient, vectors, new)`: a step of the optimizer at the centre. `vectors` are the
-    # centre's parameters and the optimizer's states; `new` is where their new values go
+    waits: bool = False
+    closes: float = 0.0
     optimizer: Optimizer | None = None
 
     @property
