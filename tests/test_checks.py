@@ -119,8 +119,7 @@ def test_integers_of_a_run(group2: synk.Group, tmp_path: Path) -> None:
 
     for name, value in {**fits, **more}.items():
         for wrong in (True, 1.5, "1", value - 1 if value < 2 else 0):
-            option = "size" if name == "batch" else name
-            with pytest.raises(synk.InputError, match=f"{option}=.*: give an integer of at least"):
+            with pytest.raises(synk.InputError, match=f"{name}=.*: give an integer of at least"):
                 fit(**{name: wrong, "folder": tmp_path / f"{name} {wrong}"})
     given = {name: np.int64(value) for name, value in {**fits, **more}.items()}
     assert len(fit(**given, folder=tmp_path / "right").history) == 1

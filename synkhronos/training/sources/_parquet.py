@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+import synkhronos.training.sources._columns as tables
 from synkhronos._checks import options_checked
 from synkhronos._host.files import check_regular
-from synkhronos.training.sources import _columns as tables
 from synkhronos.training.sources._files import (
     UNCHECKED_BLOCK,
     Described,
