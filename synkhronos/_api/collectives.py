@@ -1,5 +1,19 @@
 """Collectives: move and combine the values of shared variables between members."""
 
+# These rules hold here:
+#
+# * A collective posts its command after all of its arguments are checked. Before that go at most
+#   functions and variables that members do not know yet (`operands`), and `permute`'s question for
+#   shapes.
+# * The runner is reserved from the first check to the result. Between the look at what the user has
+#   set and the command that carries it, no other thread can set or send anything by this group.
+# * What the user has set in the master travels in the same command (`Operands.new`); `broadcast`
+#   sends all values anyway. Where members keep values of their own instead, a warning says so.
+# * `retried` is around the whole: after a restart, variables are looked up and shipped again.
+# * Only `all_reduce` keeps its commands: loops call it, and the channel sends a kept object as a
+#   number.
+# * `nccl` is accepted as in 2017, and read nowhere.
+
 from __future__ import annotations
 
 import functools

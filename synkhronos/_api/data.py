@@ -1,5 +1,19 @@
 """Data: an array in shared memory that every member can read; an input of functions."""
 
+# These rules hold here:
+#
+# * Dtype and number of dimensions never change. Shape and place do so only in the master, while the
+#   group lives.
+# * `stamp` is new whenever place or shape change, and never used twice. A repeated call compares
+#   stamps and nothing else, so whatever sets `_view` sets it, too.
+# * Nothing is sent: members find the array by `ref`, which the next command carries.
+# * Unless it maps a file, `_view` is the begin of `_memory`, in its shape. Growth takes other
+#   memory, and the old one lives as long as a view of the user's.
+# * On several nodes each write has to be noted by `wrote`, or the other nodes keep the old value.
+#   So the array that users get is read-only there.
+# * A value is checked and converted before anything is replaced: an error leaves the Data as they
+#   were.
+
 from __future__ import annotations
 
 import itertools

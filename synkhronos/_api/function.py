@@ -1,5 +1,16 @@
 """Functions: made like pytensor.function; calls divide their inputs over the members."""
 
+# These rules hold here:
+#
+# * `Function` is what users hold: arguments, documents, measurements. `GroupFunction` makes and
+#   runs the commands, also for training functions and PyMC's, which do not use this class.
+# * The plan is made here, in the master. Members learn of the function at its first call.
+# * A call reserves the runner until its result is made, and wakes the workers before it looks at
+#   its arguments: both take place at the same time.
+# * `report` with arguments, and `timed`, change no variable: calls that would are undone.
+# * `as_pytensor` is the one way past the group. It computes in the master only, and what it sets is
+#   sent with the next call.
+
 from __future__ import annotations
 
 import contextlib

@@ -125,9 +125,13 @@ class GroupFunction(Shippable):
         )
         found = None
         if plain:
+            # an equal stamp is the same Data, place and shape; -1 is a value, which `rewrite`
+            # compares
             stamps = tuple([a.stamp if type(a) is Data else -1 for a in args])
+            # the edition counts changes of whether members differ, on which reductions depend
             key = stamps, subset, batch is None, slices, self.runner.member.changes.edition
             found = self._posted.find(key, self.entries)
+            # written over what members read in the latest call: all have reported since
             if found is not None and found.staged and not found.staged.rewrite(args, batch):
                 found = None
         if found is None:

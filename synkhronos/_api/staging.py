@@ -115,6 +115,7 @@ class Staged:
         return self.rows is None and self._rewrite_inputs(args)
 
     def _rewrite_inputs(self, args: Sequence[Any]) -> bool:
+        # all are compared before one is copied: where one does not fit, all are staged anew
         for value, place in zip(args, self.inputs, strict=True):
             if place is not None and (
                 type(value) is not np.ndarray

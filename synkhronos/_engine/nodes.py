@@ -5,6 +5,21 @@ each is the leader of its node in every group that the first process starts, unt
 ends.
 """
 
+# These rules hold here:
+#
+# * The first process decides. The others start what `OpenGroup` asks, serve it, and exit at
+#   `EndLaunch`. They raise nothing to a user: the first process raises their errors.
+# * Workers of the first group are forked before MPI is initialised, since an MPI process must not
+#   be forked.
+# * Whatever fails while a node starts, its leader still comes to the meeting, with its trouble as
+#   text. Otherwise the leaders of the other nodes would wait for it.
+# * Only the master has limits of time. Inspectors of the other nodes are off.
+# * The leader of a node runs commands as the master does, by `Transactions`. A death on its node is
+#   a part of its report.
+# * After a transfer that was left, this launch starts no other group, and its end aborts MPI: that
+#   transfer may still write into memory.
+# * Launchers send SIGINT and SIGUSR1 to all processes. Only the first one handles them.
+
 from __future__ import annotations
 
 import atexit

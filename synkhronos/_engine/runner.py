@@ -175,13 +175,16 @@ class Runner:
         spans = self.member.measured.spans
         began = 0.0 if spans is None else clock()
         try:
+            # an exception at any line has left it by an earlier command
             if transactions.undecided:
                 transactions.settle()
             self.member.master_input = master_input
             own, reports = transactions.run(command, what)
+            # looked at here: without a failure no function is called
             for outcome in reports.values():
                 if type(outcome) is Failure or type(outcome) is Left:
                     check_reports(reports, what, self.channel)  # raises
+            # before the verdict: where no answer can be made, no value changes
             answer = command.answer(self.member, own, reports)
             if then is not None:
                 answer = then(answer)

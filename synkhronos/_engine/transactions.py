@@ -59,6 +59,7 @@ class Transactions:
         BaseException
             What this member raised. The command has no verdict then: `settle` undoes it.
         """
+        # first: whatever interrupts the post, `settle` has to find the command undecided
         self.undecided = True  # as in `post`, without its call
         self._number = 0
         self._number = number = self.channel.post(command, what)
@@ -101,6 +102,7 @@ class Transactions:
         An exception may interrupt this anywhere; a second call completes it.
         """
         with self.channel.interrupts:
+            # the word COMMITTED decides, since workers that have seen it keep their changes
             if self.channel.committed():
                 self._keep()
             else:
@@ -147,6 +149,7 @@ class Transactions:
             self.settle()
             end.report(number, own, self._reports_after(exc))
             return
+        # the verdict would decide nothing, here or below: it is not waited for
         if not self.member.changes and (command.pure or not self._leads):
             self.member.changes.keep()
         elif end.verdict(number):

@@ -201,6 +201,7 @@ class Arena:
     def reserve_heads(self) -> None:
         """Allocate the memory of all heads, filled with zeros."""
         self._check(self.regions * HEAD_BYTES)
+        # dropped first: after a restart they hold words of the earlier workers
         for region in range(self.regions):
             self._advise(region * self.region_bytes, HEAD_BYTES, self._drop)
             self._fallocate(region * self.region_bytes, HEAD_BYTES)
@@ -246,6 +247,7 @@ class Arena:
 
         Otherwise members that allocate at the same time would all count the same free memory.
         """
+        # /proc is not read for each of these: `_check` keeps as much back for every member
         if self._unchecked + length < _CHECK_EVERY:
             self._unchecked += length
             self._fallocate(offset, length)

@@ -4,6 +4,21 @@ Parameters and the update rule's states have one value on each node, in shared m
 updates its own chunk of it.
 """
 
+# These rules hold here:
+#
+# * All that can be refused is refused here, in the master, before any member knows of the function.
+#   Members install it at the first step.
+# * The order: the graphs end at the inputs; givens and default updates are replaced; the reduction
+#   of the loss is proved; it is differentiated; gradients are clipped; the rule is applied and
+#   partitioned; the members' function is planned.
+# * The rule gets placeholders in place of gradients. So its graph is that of the update alone, and
+#   `partition_rule` can read it. What it depends on besides is a scalar that each step sends.
+# * Collectives may be in a loss that is a mean over rows, and in no rule: a member updates only its
+#   chunk, by gradients that are reduced already.
+# * Nothing of the user's is changed here: an `In` is copied before its variable is replaced.
+# * The ways to train share one `TrainPlan`. They differ by the class that is returned: `_ALONE` has
+#   it by the way of the rule.
+
 from __future__ import annotations
 
 import copy

@@ -4,6 +4,19 @@ The weights of the model become shared variables. So a training function, a rule
 metric treat them as they treat any others, and the copy of the model in a member computes only.
 """
 
+# These rules hold here:
+#
+# * The user's model is read, and never changed before `store`. A copy computes, made of the model's
+#   text in each member.
+# * Equal texts are equal models: operations compare by `KerasModel`, and a process makes each once.
+# * The copy holds no values that count. Weights and state are inputs of each operation, and no
+#   state comes back. A model whose state training changes is refused, but for seeds of random
+#   numbers.
+# * Keras gives the loss of each row: the copy's reduction is "none". The sum or mean over rows is
+#   in PyTensor's graph, where it can be proved; penalties on weights are added once.
+# * Shapes are inferred by JAX, which computes nothing for that.
+# * Keras and JAX are imported inside of functions only.
+
 from __future__ import annotations
 
 import functools

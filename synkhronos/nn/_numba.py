@@ -4,6 +4,17 @@ The loops go image by image: the pixels of one image's windows fit into a CPU ca
 matrix product reads them.
 """
 
+# These rules hold here:
+#
+# * The operation itself (`perform`, in numpy) says what is computed; the tests compare with it.
+# * `_VERSION` is a part of the key of cached machine code. Its number changes with any code below,
+#   or old machine code is used. Strides, padding and groups are properties of the operation, which
+#   the default key holds.
+# * No images are copied for their padding: `_collect` writes zeros in place of pixels outside.
+# * Where each channel has a kernel of its own, a matrix product would have one column. Plain loops
+#   over the pixels serve there; the innermost goes over channels, which lie next to each other.
+# * Shapes that only a call knows are checked in front of all loops, and Python raises the error.
+
 from __future__ import annotations
 
 import zlib

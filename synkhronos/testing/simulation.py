@@ -4,6 +4,19 @@
 the same arguments give the same bits.
 """
 
+# These rules hold here:
+#
+# * A rule's own code computes: `meeting`, `plan`, `exchange`, `merge`. Only what members and the
+#   master do around it is written again here.
+# * Time is a number. By the clock, the next to act is the member with the earliest time, and of
+#   those the lowest rank. So a simulation has one course.
+# * A step takes effect at its end, by the parameters that the member has then. Only `Hogwild`
+#   computes by those that it has read at the begin.
+# * An exchange is whole: no other member sees half of it. Where a rule has turns, one waits for the
+#   other.
+# * Staleness counts what others have committed since a member's last exchange.
+# * Each way of a free rule has a class in `_WORLDS`. A new way needs one, and nothing else here.
+
 from __future__ import annotations
 
 import heapq

@@ -4,6 +4,17 @@
 `synk train`. ``docs/reference/config.rst`` lists all keys.
 """
 
+# These rules hold here:
+#
+# * The Structs are the one list of keys, with types, bounds and defaults. The words of messages
+#   follow from them (`GIVE`), and a test compares the reference with them.
+# * A config is a frozen value. Reading it opens one file, and imports nothing that it names: to
+#   make networks and rows of it is the matter of `synkhronos.training.configured`.
+# * An unknown key is an error. Nothing is guessed, and nothing is left out in silence.
+# * An error says the path of the value, what was found and what can be given.
+# * None stands for a key that is not given, since TOML has no such value. So `table` leaves it out.
+# * The order: the file, then the overrides, then the folder made absolute, then all checks.
+
 from __future__ import annotations
 
 import datetime

@@ -1,5 +1,13 @@
 """Coefficients of polynomials, by name and bits: `scripts/bench coefficients --write`."""
 
+# This file is written by that command, and never by hand. These rules hold here:
+#
+# * The lowest power comes first. Each coefficient is rounded to the format of its bits.
+# * Where the first one needs more digits than the format has, the second one is the rest of it.
+# * `fits` of that benchmark says what a polynomial approximates, and where. Its range and the code
+#   that calls the polynomial change together.
+# * With the numbers changes `VERSION` in `code`, which is a part of the key of cached machine code.
+
 TWO_OVER_PI_BITS = 1280
 TWO_OVER_PI = int(  # 2 / pi times 2**TWO_OVER_PI_BITS
     "a2f9836e4e441529fc2757d1f534ddc0db6295993c439041fe5163abdebbc561b7246e3a424dd2e0"

@@ -232,6 +232,7 @@ def compute_call(
     """
     replica = member.replicas[call.function]
     part = replica.last_part
+    # the shorter way: views, buffers and the compiled function are those of the latest call
     if part is not None and part.call is call and part.repetition is not None:
         if part.copied:
             part.take_rows()
@@ -340,6 +341,7 @@ def _prepare(call: Call, member: Member, replica: Replica) -> Part:
         weights = tuple(b - a for a, b in zip(call.edges[:-1], call.edges[1:], strict=True))
         _check_lengths(weights[member.rank], length, recipe.label)
     elif length is not None:
+        # the one meeting before a call computes: the master cannot know these lengths
         found = member.communicator.all_gather([np.array([length], np.int64)])[0]
         weights = tuple(found.tolist())
     participants = _participants(weights, member)
@@ -627,6 +629,7 @@ def contribute_call(call: Call, member: Member, part: Part, outputs: Sequence[ob
     if member.rank == member.master:
         if len(part.participants) > 1 and part.scalars is None:
             outputs = _reduce_big(call, member, part, outputs)
+        # it stays in this process: nothing is copied or pickled
         return Contribution(outputs, part)
     if not part.variant.rows or not call.outputs:
         return None
@@ -679,6 +682,7 @@ def _combine_one(
         found = combine(values, op, weights)
         return found if dense else found[()]
     first = next((v for v in values if v is not None), None)
+    # a copy: the report is lent, and void after the next command
     return np.array(first) if dense else first
 
 

@@ -6,6 +6,20 @@ its own mailbox, then the number into REPORTED. A command that is posted again a
 travels as one word: every worker keeps it under NUMBER.
 """
 
+# These rules hold here:
+#
+# * A number is written last. The master writes the bytes of a command, then LENGTH, OFFSET and
+#   NUMBER, then POSTED; a worker its outcome, then REPORTED. So whoever sees the number sees the
+#   rest: x86 keeps the order of stores, and elsewhere members meet by system calls.
+# * A mailbox is overwritten when nobody reads it any more: that of commands after all have reported
+#   on the one before, also an abandoned one; that of outcomes after the next command was posted.
+# * An outcome that is `lent` is read where the worker has written it, and void after the next
+#   command. All others are copied.
+# * Bytes too large for a mailbox get a block of the sender's region, which the sender keeps until
+#   its next large one.
+# * Exceptions travel as text (`Failure`): to unpickle an unknown one can hang or run code.
+# * The master owns workers and descriptors. A fork of it closes its copies, and ends nothing.
+
 from __future__ import annotations
 
 import contextlib
@@ -282,6 +296,7 @@ class OneNodeChannel(Channel):
         if what is not self.what:
             self.what = what
             self._status.show(what)
+        # which keeps the command: so no other object has its `id`
         sent = self._sent.get(id(command))
         if sent is not None:
             self._master_words[NUMBER] = sent[0]
@@ -292,6 +307,7 @@ class OneNodeChannel(Channel):
         if also is not None:
             also()
         self.node.begin(number)
+        # the last store: from here on workers run it
         self._master_words[POSTED] = number
         self.node.waiter.ring(self._ranks)
         return number
@@ -330,6 +346,7 @@ class OneNodeChannel(Channel):
         self._master_words[NUMBER] = self._sent.add(command)
 
     def collect(self, number: int, lent: bool = False) -> dict[int, object]:
+        # one worker after the other: in any order the slowest decides
         looks = self.node.waiter.looks
         for words in self._reports:
             for _ in range(looks):
@@ -346,6 +363,7 @@ class OneNodeChannel(Channel):
         for rank, words in self._pairs:
             if words[REPORTED] < number:
                 continue
+            # shown before the call returns, as if the master had printed it
             if words[PRINTED] != self._master_words[TAILS + rank]:
                 self._reader.drain()
             length = words[LENGTH]
@@ -548,6 +566,7 @@ class OneNodeEnd(ReceivingEnd):
                     length = 0
                     break
                 self._results[i] = value
+        # numbers travel as words, without a pickle
         if length or outcome is None:
             self._mine[LENGTH] = length
         else:

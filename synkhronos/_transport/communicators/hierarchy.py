@@ -4,6 +4,21 @@ The leader is the first member of its node. It takes part in its node's exchange
 `members` does not name it, since it sends and receives for the node.
 """
 
+# These rules hold here:
+#
+# * An exchange goes up and down: the members of each node, their leaders, the members again. So an
+#   array crosses the network once for each node, and not once for each member.
+# * Before leaders transfer anything they agree that all will come, and before sums also that their
+#   arrays are alike. Once they have agreed, a leader enters all of these transfers, or declares the
+#   transfer failed, which ends the group.
+# * The way of an exchange follows from what all nodes know alike: placement, members named, shapes
+#   and dtypes. A choice by anything local would leave other nodes in a transfer.
+# * Values are combined in the order of ranks within a node, and then in the order of nodes. All
+#   members get the same bits; a group of one node may get others, since it groups sums otherwise.
+# * Averages of integers are exact sums, divided once.
+# * `all_reduce` overwrites the caller's arrays only after all leaders have agreed, and where nodes
+#   have several members after a barrier behind the last transfer. `starting` announces it.
+
 from __future__ import annotations
 
 import contextlib
@@ -104,6 +119,7 @@ class Hierarchy(Communicator):
     ) -> None:
         failed: Exception | None = None
         for k in range(len(segments) + 1):
+            # filled while the leader sends the one before; it helps to fill only the first
             place, fillers = self._filler(k)
             if k < len(segments) and fillers:
                 i, lo, hi = segments[k]

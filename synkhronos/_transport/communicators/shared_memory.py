@@ -169,6 +169,7 @@ class SharedMemory(Communicator):
 
     def _publish(self, arrays: Arrays) -> _Manifest:
         key = _key(arrays)
+        # a new array may have the `id` of an old one, so `_same` asks the weak references
         found = self._manifests.get(key)
         if found is None or not _same(found.refs, arrays):
             found = self._manifest(arrays)
@@ -203,6 +204,7 @@ class SharedMemory(Communicator):
     def _brought(self, rank: int) -> tuple[int, list[np.ndarray]]:
         """The number and the arrays of a member's manifest."""
         number = self._node.words.of[rank][MANIFEST]
+        # numbers only grow: what is kept under one never belongs to other arrays
         found = self._seen.get((rank, number))
         if found is None:
             found = self._read(rank, number)
@@ -394,6 +396,7 @@ class SharedMemory(Communicator):
         how = (op, members, None if weights is None else tuple(weights))
         plans = manifest.plans.get(how)
         if plans is None:
+            # before `enter`: after it a failure could leave values half written
             compile_for(shared, self.size if members is None else len(members), op)
             plans = manifest.plans[how] = {}
         # a member with small arrays reads this word in place of a checksum
@@ -415,6 +418,7 @@ class SharedMemory(Communicator):
     ) -> list[Callable[[], None]]:
         """This member's part of the work, kept for the same arrays of all members."""
         ranks = range(self.size) if members is None else members
+        # others may have brought other arrays than last time
         key = tuple([self._words[r][MANIFEST] for r in ranks])
         if not all(key):
             raise InputError(DIFFER)
@@ -462,6 +466,7 @@ class SharedMemory(Communicator):
         plan.my_checksum[0] = small_set.checksum
         self._mine[MANIFEST] = 0  # a member with large arrays finds none here
         self._node.enter(members)
+        # when all have come, and before anything is written: all raise, or none
         for word in plan.checksums:
             if word[0] != small_set.checksum:
                 raise InputError(DIFFER)

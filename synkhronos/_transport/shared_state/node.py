@@ -198,6 +198,7 @@ class Node:
         return self._peers[members]
 
     def _still_coming(self, peer: Any, here: int) -> None:
+        # BARRIER is read last: a member that has come here, and then reported, wrote it first
         left = peer[REPORTED] >= self.number or self._master_words[ABANDONED] >= self.number
         if left and peer[BARRIER] < here:
             raise PeerFailed

@@ -240,6 +240,7 @@ class Waiter:
         ------
         PeerDied, GroupEnded, and what `inspect` raises
         """
+        # first without a look at the clock
         for _ in range(self._first_looks):
             if ready():
                 return
@@ -345,6 +346,7 @@ class Waiter:
             if rivals.present(now):
                 break
             yields += 1
+            # about every 60 us
             if not yields & 63:
                 self.interrupts.check()
         self.interrupts.check()
@@ -354,6 +356,8 @@ class Waiter:
         self._mine[ASLEEP] = 1
         nap, longest = self.naps_ms or (NAP_MS, later_naps)
         try:
+            # the word first, then another look. Who changes a word in between sees ASLEEP and
+            # signals, or the look sees the change
             with self._fence:  # released also where the handler of a signal raises
                 pass
             while not ready():

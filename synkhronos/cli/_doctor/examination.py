@@ -1,5 +1,16 @@
 """What `synk doctor` looks at: one finding for each line of its report."""
 
+# These rules hold here:
+#
+# * Each check yields findings. A probe that raises gives one, too: the report is for machines on
+#   which things fail.
+# * A finding says a fact, and in `fix` one thing to do. Nothing to do: no `fix`.
+# * An optional part that is missing is "absent", and not "bad". That is for what should work, and
+#   does not.
+# * Nothing is left: groups are closed, processes awaited, files have no names. Only the groups of
+#   `_modes` open a GPU.
+# * What takes long comes last: a group in each mode, which may compile, then MPI.
+
 from __future__ import annotations
 
 import ctypes

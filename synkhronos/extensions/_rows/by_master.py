@@ -91,6 +91,7 @@ class MasterLoop:
     def take(self, number: int) -> tuple[Data, ...] | None:
         """Ask for batches further ahead, and wait for this one; None if no row of it is left."""
         count = self._sets.count
+        # at first all sets, then the one that the loop has just left
         for ahead in range(count) if not number else [number + count - 1]:
             if ahead < len(self._walk):
                 self._give(ahead)
@@ -104,5 +105,6 @@ class MasterLoop:
         sets = self._sets.sets
         slot = sets[number % self._sets.count] if sets else ()
         for d in slot:
+            # in the loop's thread: the one that reads changes no shape and no memory
             d.set_length(stop - start)
         self._reader.todo.put((number, [d.writable for d in slot]))

@@ -161,6 +161,7 @@ class Overlap:
         if not self._listens:
             return
         for param in self._order[number]:
+            # a copy, which the summing process reads while the function may use its memory again
             target = self._targets[param]
             np.copyto(target.reshape(gradient.shape), gradient)
         self._tell(number + 1)

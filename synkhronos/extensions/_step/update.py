@@ -1,5 +1,19 @@
 """A node-shared update in one member: totals, derived scalars, chunks, whole units; and a step."""
 
+# These rules hold here:
+#
+# * All members call the same methods in the same order: `begin`, `publish`, `add_up`, `scalars`,
+#   `apply`, with the barriers of `Step` between. A member without rows publishes zeros.
+# * Before `enter` a member writes only its own gradients and the node's sums of them. What fails
+#   until then changes no value. After `enter` all write in place: no code of the user runs, nothing
+#   is compiled, and Ctrl-C waits.
+# * Each element of the node's vectors has one writer: the member whose chunk it is in, or the owner
+#   of a whole unit. A count that the node has in common is written by its first member.
+# * Gradients are added up in the order of ranks, between nodes by the communicator. Totals are
+#   broadcast from one node, so that all nodes update by the same bits.
+# * All that does not change from step to step is made once: views, calls, compiled functions. Loops
+#   are called once on dummy values when they are installed, since numba compiles at the first call.
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -296,6 +310,7 @@ class FlatUpdate(MemberState, Ending):
                 vector[...] = 0
             return None
         flat = [_flat(g) for g in gradients]
+        # only what others read; long pieces of the own chunk are read where they were computed
         for c in self._copies:
             self._mine[c.bucket][c.lo : c.lo + c.size] = flat[c.param][c.at : c.at + c.size]
         return flat
@@ -535,8 +550,10 @@ class Step(ExtendedCall):
         k = n + len(self.partials)
         rows = part.variant.rows
         clock.lap(COMPUTE)
+        # before others are waited for: they may need these gradients to go on
         flat = update.publish(outputs[k:] if rows else None)
         clock.lap(COPY)
+        # Ctrl-C between here and the last barrier would leave members with different values
         with member.uninterrupted():
             leaves = self.with_partials(member, update.leaves, part, outputs[n:k])
             given = Inputs(flat, weights_of(part, member.size, self.average), leaves)
@@ -553,13 +570,17 @@ class Step(ExtendedCall):
         given = update.add_up(comm, given)
         scalars, states = update.scalars(comm, given)
         clock.lap(REDUCE)
+        # all members pass, or none: what can fail has been done
         comm.enter()
         clock.lap(WAIT)
+        # from here on a death leaves these half written, and marks them
         member.changes.in_place = [entry for entry, _ in update.entries]
         update.apply(given, scalars)
         clock.lap(UPDATE)
+        # until here others write their chunks, and read this member's gradients
         comm.home.barrier()
         if member.rank == member.master:
+            # the others get them with the scalars of the next step
             for (shared, _), value in zip(update.recipe.partition.states, states, strict=True):
                 shared.container.storage[0] = np.asarray(value)
         member.changes.in_place = ()

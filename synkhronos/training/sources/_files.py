@@ -1,5 +1,20 @@
 """A source whose rows are in files: which file has which row, what is open, what is decoded."""
 
+# These rules hold here:
+#
+# * A source describes its files once, when it is made: rows, shapes, dtypes. It then is a few
+#   numbers for each file, which any process can use. A file that differs later is an error.
+# * No file is open outside of `reading`. So none is open when a group forks its members. A fork
+#   opens its own: the parent's are kept, and never closed by it.
+# * A block is decoded at most once for each read. At most `keep` blocks stay in memory; of a mapped
+#   file none, since a view would keep the file open.
+# * One read at a time, under the lock of `_Opened`. Threads of a read have files of their own, and
+#   end before it returns.
+# * Files may come from strangers. What a file says of its size is checked before memory is taken
+#   for it, and addresses lose their secrets before they reach a message.
+# * An error names file and rows. `skip` turns that of a block into a warning and a list of lost
+#   rows; a missing library, or too little memory, is never skipped.
+
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,17 @@
 """PyDTNN's pydtnn_benchmark, whose older name is benchmarks_CNN.py."""
 
+# These rules hold here:
+#
+# * The old program is neither imported nor run. Its options and their defaults are listed here.
+# * Each option of the line is a key of the config, or is named with its reason
+#   (`Translation.leave`). None that differs from its default is dropped in silence.
+# * A difference is said beside the key: numbers that mean something else, another epsilon, another
+#   warm-up.
+# * `_is_first` decides between the two versions of the program. It is asked once, and what follows
+#   reads ``old.first``.
+# * The order counts: rows before the network, metrics before what watches them, the optimizer
+#   before the plateau and the schedule, which need its divisor and its table.
+
 from __future__ import annotations
 
 import argparse

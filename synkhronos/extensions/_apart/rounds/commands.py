@@ -166,6 +166,7 @@ class LocalSteps(Command):
             found = [self._step(call, member, local) for call in self.calls]
             with member.uninterrupted():
                 member.communicator.enter()
+                # all have made their steps: from here on they stay
                 restore = _nothing
         except BaseException:
             restore()

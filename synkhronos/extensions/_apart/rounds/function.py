@@ -1,5 +1,19 @@
 """The training function of a round rule: members train apart, and all meet after each period."""
 
+# These rules hold here:
+#
+# * Between meetings the variables show the centre of the last one. Members' own values reach the
+#   user only by a meeting.
+# * `_since` counts the steps since the last meeting, and only those that all members have made. So
+#   does `_progress`, which checkpoints hold. A step that was undone counts in neither.
+# * `_astray` says that the members' own values are void, and `_without_states` that their states
+#   are. They are set at the start, after a step of the warm-up, after a failure among steps, and
+#   when the user sets a variable. Only `Begin`, which the next step sends first, unsets them.
+# * A meeting that is due is held at the end of a step. If it fails before it has changed the
+#   centre, it is held before the next step.
+# * A meeting without steps before it does not apply the rule: it would move the centre on twice.
+# * A number that the user sets holds from the next meeting on, for all members alike.
+
 from __future__ import annotations
 
 import contextlib
