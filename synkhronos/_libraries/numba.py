@@ -29,9 +29,26 @@ NUMBA = Library(
             "numba.core:cgutils.unpack_tuple",
             "numba.np.linalg:ensure_blas",
         ),
-        "nutpie's functions take a second longer to compile": (
+        "nutpie's functions take seconds longer to compile": (
+            "numba.core.callconv:ALLOC_FLAG_IDX",
+            "numba.core.callconv:HASH_BUF_IDX",
+            "numba.core.cgutils:pointer_add",
+            "numba.core.cgutils:true_bit",
+            "numba.core.cgutils:voidptr_t",
+            "numba.core.compiler_lock:global_compiler_lock",
+            "numba.core.environment:lookup_environment",
+            "numba.core.registry:cpu_target",
+            "numba.core.runtime.nrt:rtsys",
+            "numba.core.serialize:dumps",
+            "numba.core.serialize:loads",
             "numba.np.arrayobj:make_array",
             "numba.np.arrayobj:populate_array",
+        ),
+        "compiled models are not kept between processes": (
+            "numba.core.caching:NullCache",
+            "numba.core.caching:FunctionCache()._impl",
+            "numba.core.codegen:JITCodeLibrary()._compiled_object",
+            "numba.core.dispatcher:Dispatcher()._cache",
         ),
         "a process whose parallel numba function has run is forked, and members may hang": (
             "numba.np.ufunc.parallel:_is_initialized",

@@ -10,9 +10,10 @@ NUTPIE = Library(
     names={
         "nutpie compiles as it is, which takes longer": (
             "nutpie.compile_pymc:_compile_pymc_model_numba",
-            "nutpie.compile_pymc:_make_c_logp_func",
-            "nutpie.compile_pymc:_make_c_expand_func",
-            "nutpie.compile_pymc:make_extraction_fn",
+            "nutpie.compile_pymc:_make_functions",
+            "nutpie.compile_pymc:_prepare_dims_and_coords",
+            "nutpie.compile_pymc:CompiledPyMCModel",
+            "nutpie.compile_pymc:make_user_data",
         ),
         "models with one graph are each compiled": ("nutpie:compile_pymc_model",),
         "after the death of a member nutpie may return draws that mean nothing, without an error": (

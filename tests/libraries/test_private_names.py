@@ -15,6 +15,7 @@ from typing import Any
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from numba.core.caching import NullCache
 from pytensor.compile.ops import FromFunctionOp
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.db import EquilibriumDB, SequenceDB
@@ -191,7 +192,7 @@ def test_a_log_density_that_callers_link_again(monkeypatch: pytest.MonkeyPatch) 
         library=SimpleNamespace(get_pointer_to_function=lambda name: 0),
         fndesc=SimpleNamespace(llvm_func_name="f"),
     )
-    made = SimpleNamespace(compile=lambda types: types, overloads={1: result})
+    made = SimpleNamespace(compile=lambda types: types, overloads={1: result}, _cache=NullCache())
     monkeypatch.setattr(LeanLinker, "jit_compile", lambda self, fn: made)
     with pytest.warns(synk.VersionWarning, match="links a log-density again"):
         assert ClosedLinker().jit_compile(None).compile(3) == 3

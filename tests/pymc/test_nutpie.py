@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import ctypes
 import os
 import sys
 from pathlib import Path
@@ -22,12 +22,15 @@ from user_scripts import run_script
 nutpie = pytest.importorskip("nutpie", reason="nutpie is not installed")
 from nutpie import compile_pymc  # noqa: E402
 
+import synkhronos as synk  # noqa: E402
 from synkhronos._compiling.lean.closed import ClosedLinker  # noqa: E402
+from synkhronos._compiling.lean.machine_code import loaded  # noqa: E402
 from synkhronos._compiling.lean.mode import with_lean  # noqa: E402
+from synkhronos._libraries.library import tell  # noqa: E402
 from synkhronos.pymc._density import nutpie as _nutpie  # noqa: E402
 from synkhronos.pymc._density.nutpie import compiled_soon  # noqa: E402
 
-NAMES = ("_compile_pymc_model_numba", "_make_c_logp_func", "_make_c_expand_func")
+NAMES = ("_compile_pymc_model_numba", "_make_functions")
 
 
 def model(shift: float = 0.0) -> pm.Model:
@@ -98,32 +101,37 @@ def test_data_of_any_dtype_and_shape() -> None:
         np.testing.assert_allclose(np.append(value, gradient), np.hstack(wanted({"slopes": x})))
 
 
-def called(compiled: Any, x: np.ndarray) -> tuple[int, float, np.ndarray]:
-    """The code, value and gradient that a sampler gets."""
+_CODE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, *[ctypes.c_void_p] * 4)
+
+
+def called(compiled: Any, x: np.ndarray, function: Any = None) -> tuple[int, float, np.ndarray]:
+    """The code, value and gradient that a sampler gets, of this function or the model's."""
     out, value = np.full(len(x), 7.0), np.full(1, 7.0)
     data = np.ascontiguousarray(compiled.user_data)
-    function = compiled.compiled_logp_func.ctypes
-    pointers = [
-        a.ctypes.data_as(kind)
-        for a, kind in zip((x, out, value), function.argtypes[1:], strict=False)
-    ]
-    code = function(len(x), *pointers, data.ctypes.data)
-    return code, value[0], out
+    code = _CODE((function or compiled.compiled_logp_func).address)
+    found = code(len(x), *[a.ctypes.data for a in (x, out, value, data)])
+    return found, value[0], out
 
 
-def test_codes_are_those_of_nutpie() -> None:
+def test_codes_and_bits_are_those_of_nutpie() -> None:
     """A point without a value, or of another length, is no error of the program."""
     with compiled_soon():
-        ours = nutpie.compile_pymc_model(model())
-    plain = nutpie.compile_pymc_model(model())
+        ours = [nutpie.compile_pymc_model(model()) for _ in range(2)]  # one is in numba's cache
+    with _nutpie._in_mode_of_groups():  # numba compiles the C functions around the same code
+        plain = nutpie.compile_pymc_model(model())
+    again = loaded(ours[1].compiled_logp_func.object_code)
     for x in ([0.3, 0.1], [np.nan, 0.1], [0.3, 800.0], [0.3, -800.0], [0.3]):
         point = np.array(x)
-        found, wanted = called(ours, point), called(plain, point)
-        assert found[0] == wanted[0], x
-        if not wanted[0]:
-            np.testing.assert_allclose(found[1], wanted[1], rtol=1e-12)
-            np.testing.assert_allclose(found[2], wanted[2], rtol=1e-12)
-    assert [called(ours, np.array(x))[0] for x in ([0.3, 0.1], [np.nan, 0.1], [0.3])] == [0, 3, -1]
+        code, value, gradient = called(plain, point)
+        for compiled in ours:
+            found = called(compiled, point)
+            assert found[0] == code, x
+            np.testing.assert_array_equal(found[1], value)
+            np.testing.assert_array_equal(found[2], gradient)
+        assert called(ours[0], point, again)[0] == code
+    assert called(ours[0], np.array([0.3, 0.1]), again)[1] == called(plain, np.array([0.3, 0.1]))[1]
+    codes = [called(ours[0], np.array(x))[0] for x in ([0.3, 0.1], [np.nan, 0.1], [0.3])]
+    assert codes == [0, 3, -1]
 
 
 def test_all_is_as_before_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,30 +155,30 @@ def test_threads_that_overlap_restore_nutpie() -> None:
     assert state() == before
 
 
-def test_another_nutpie_compiles_as_it_does(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delattr(compile_pymc, "_make_c_expand_func")
+@pytest.mark.parametrize("gone", ["_make_functions", "CompiledPyMCModel"])
+def test_another_nutpie_compiles_as_it_does(monkeypatch: pytest.MonkeyPatch, gone: str) -> None:
+    """One function has another name, or compiled models have other fields."""
+    tell.cache_clear()
+    monkeypatch.delattr(compile_pymc, gone)
+    if gone == "CompiledPyMCModel":
+        monkeypatch.setattr(compile_pymc, gone, compile_pymc.CompiledModel, raising=False)
     found = compile_pymc._compile_pymc_model_numba
-    with caplog.at_level(logging.DEBUG, "synkhronos"), compiled_soon():
+    told = pytest.warns(synk.VersionWarning, match="nutpie compiles as it is")
+    with told, compiled_soon():
         assert compile_pymc._compile_pymc_model_numba is found
-    assert "nutpie compiles as it is: " in caplog.text
-    assert "_make_c_expand_func" in caplog.text
+    assert gone.replace("CompiledPyMCModel", "user_data") in str(told.list[0].message)
+    tell.cache_clear()
 
 
-def test_another_record_is_read_as_nutpie_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def read(function: Any, shared: Any, keys: Any, record: np.dtype) -> Any:
-        asked.append(record.names)
-        return lambda x, pointer: function(x, *map(shared.get, keys))
-
-    monkeypatch.setattr(compile_pymc, "make_extraction_fn", read)
-    record = np.dtype([("others", [("data", [("key", np.uintp)])])])
-    given = np.zeros((), record), ["key"], {"key": np.arange(3)}
-    evaluate = _nutpie._with_data(np.add, *given)
-    np.testing.assert_array_equal(evaluate(1, None), [1, 2, 3])
-    assert asked == [("others",)]
+def test_options_of_numba_are_those_of_nutpie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are for the C functions that numba compiles."""
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(compile_pymc, NAMES[0], lambda *args, **kwargs: asked.append(kwargs))
+    with compiled_soon():
+        nutpie.compile_pymc_model(model(), error_model="numpy")
+        monkeypatch.setattr(_nutpie, "usable", lambda module: False)  # another version of numba
+        nutpie.compile_pymc_model(model())
+    assert [given.get("error_model") for given in asked] == ["numpy", None]
 
 
 def test_another_sampler_does_not_import_nutpie(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ class ClosedLinker(LeanLinker):
         compile_for = getattr(found, "compile", None)
         if compile_for is None:
             return found
+        with optional_gain():
+            _keep_object_code(NUMBA.of(found, "_cache"))
 
         def compile_closed(types: object) -> object:
             entry: object = compile_for(types)
@@ -36,3 +38,19 @@ class ClosedLinker(LeanLinker):
 
         found.compile = compile_closed
         return found
+
+
+def _keep_object_code(cache: object) -> None:
+    """Let the library of a function that is loaded have its object code, as a compiled one has."""
+    if isinstance(cache, NUMBA.get("NullCache")):
+        return
+    implementation = NUMBA.of(cache, "_impl")
+    rebuild = implementation.rebuild
+
+    def rebuilt(context: object, payload: Any) -> object:
+        found = rebuild(context, payload)
+        with optional_gain():  # LLVM has taken it
+            NUMBA.put(found.library, "_compiled_object", payload[0][2][0])
+        return found
+
+    implementation.rebuild = rebuilt

@@ -1,41 +1,50 @@
 """nutpie's functions, compiled in less time. This file alone knows how nutpie compiles.
 
-nutpie (0.16) calls PyTensor's compiled functions from C functions that numba does not cache:
-
-* numba links and optimises the whole log-density again for each of them, in each process. Here
-  they call its machine code, which is in the cache.
-* An assignment of a slice brings a message with lengths, whose code takes numba 1.3 s. Here they
-  are loops.
-* Data are read by overloads, which take numba 1.2 s. Here they are read by an intrinsic.
+nutpie (0.16) calls PyTensor's compiled functions from C functions that numba types and compiles in
+each process, together with the whole log-density. Here they are a few instructions of LLVM, which
+call the machine code in numba's cache: :mod:`synkhronos._compiling.lean.c_functions`.
 
 Functions are compiled in the mode of groups: :mod:`synkhronos._compiling.lean`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import logging
-import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, cast
+from typing import Any
+from uuid import uuid4
 
 import numpy as np
+from pymc import Model
 from pymc import sample as pm_sample
 from pytensor.compile.mode import Mode, predefined_modes
 
 from synkhronos._compiling.lean.closed import ClosedLinker
 from synkhronos._compiling.lean.mode import with_lean
+from synkhronos._libraries.library import NameGone, optional_gain, usable
+from synkhronos._libraries.nutpie import NUTPIE
 
 log = logging.getLogger("synkhronos")
 
 _COMPILE = "_compile_pymc_model_numba"
+_CALLED = (
+    *("_make_functions", "make_user_data", "_prepare_dims_and_coords"),
+    *(_COMPILE, "CompiledPyMCModel"),
+)
+_FIELDS = (
+    *("dims", "reparameterized_names", "compiled_logp_func", "compiled_expand_func"),
+    *("initial_point_func", "shared_data", "shared_var_keys", "user_data", "n_expanded"),
+    *("shape_info", "logp_func", "expand_func", "_n_dim", "_shapes", "_coords"),
+    "_transform_adapt_args",
+)
 _MODE = "NUMBA"  # the name of the mode that nutpie compiles for
-_SUCCESS, _FAILED, _NOT_FINITE_GRADIENT, _NOT_FINITE_VALUE = 0, 1, 3, 4
+_C_FUNCTIONS = "synkhronos._compiling.lean.c_functions"
 _WORD_BYTES = 8
-_ANOTHER_LENGTH, _NOT_EXPANDED = -1, -2
 
 
 def sample(*args: object, **kwargs: object) -> Any:
@@ -52,16 +61,12 @@ def compiled_soon() -> Iterator[None]:
 
     Several threads may be in it at once: the last one to leave restores nutpie's function.
     """
-    try:
-        module: Any = importlib.import_module("nutpie.compile_pymc")
-        _ = [getattr(module, name) for name in (_COMPILE, *_FUNCTIONS)]
-    except Exception as exc:  # if nutpie cannot be imported, `pm.sample` says so
-        log.debug("nutpie compiles as it is: %s", exc)
+    if not _is_known():
         yield
         return
     with _lock:
         if not _inside:
-            _inside.enter_context(_replaced(module, {_COMPILE: _soon(module)}))
+            _inside.enter_context(NUTPIE.replaced({_COMPILE: _soon()}))
         _inside.threads += 1
     try:
         yield
@@ -70,6 +75,25 @@ def compiled_soon() -> Iterator[None]:
             _inside.threads -= 1
             if not _inside:
                 _inside.close()
+
+
+def _is_known() -> bool:
+    """Whether nutpie can be imported and has all that is used here; a warning tells if not."""
+    try:
+        with optional_gain():
+            for name in _CALLED:
+                NUTPIE.get(name)
+            fields = {field.name for field in dataclasses.fields(NUTPIE.get("CompiledPyMCModel"))}
+            if differing := fields ^ set(_FIELDS):
+                raise NameGone(
+                    f"nutpie compiles as it is, which takes longer: of {sorted(differing)}, its "
+                    f"compiled models lack fields or have new ones. Install nutpie {NUTPIE.tried}, "
+                    "or a later version of synkhronos"
+                )
+            return True
+    except Exception as exc:  # `pm.sample` says so
+        log.debug("nutpie cannot be imported: %s", exc)
+    return False
 
 
 class _Inside(ExitStack):
@@ -84,14 +108,18 @@ class _Inside(ExitStack):
 _lock, _inside = threading.RLock(), _Inside()
 
 
-def _soon(module: Any) -> Callable[..., object]:
+def _soon() -> Callable[..., object]:
     """Nutpie's function that compiles a model, in less time; one thread after another."""
-    compile_model: Callable[..., object] = getattr(module, _COMPILE)
+    compile_model: Callable[..., object] = NUTPIE.get(_COMPILE)
 
     @functools.wraps(compile_model)
-    def compile_soon(*args: object, **kwargs: object) -> object:
-        with _lock, _in_mode_of_groups(), _replaced(module, _FUNCTIONS):
-            return compile_model(*args, **kwargs)
+    def compile_soon(*args: Any, **kwargs: Any) -> object:
+        for_numba = kwargs.keys() - {"model", "pymc_initial_point_fn", "var_names"}
+        with _lock, _in_mode_of_groups():
+            # options are for C functions that numba compiles
+            if for_numba or not usable(_C_FUNCTIONS):
+                return compile_model(*args, **kwargs)
+            return _compiled(*args, **kwargs)
 
     return compile_soon
 
@@ -107,145 +135,60 @@ def _in_mode_of_groups() -> Iterator[None]:
         predefined_modes[_MODE] = mode
 
 
-@contextmanager
-def _replaced(module: object, functions: Mapping[str, Callable[..., object]]) -> Iterator[None]:
-    before = {name: getattr(module, name) for name in functions}
-    for name, function in functions.items():
-        setattr(module, name, function)
-    try:
-        yield
-    finally:
-        for name, function in before.items():
-            setattr(module, name, function)
+def _compiled(
+    model: Model,
+    pymc_initial_point_fn: Callable[..., Any],
+    var_names: Iterable[str] | None = None,
+) -> object:
+    """The compiled model of nutpie, whose C functions are made without numba's compiler."""
+    c_functions: Any = importlib.import_module(_C_FUNCTIONS)
+    make = NUTPIE.get("_make_functions")
+    length, expanded, log_density, expand, start, shapes, reparameterized = make(
+        model,
+        mode=_MODE,
+        compute_grad=True,
+        join_expanded=True,
+        pymc_initial_point_fn=pymc_initial_point_fn,
+        var_names=var_names,
+    )
+    functions = log_density, expand
+    keys = {variable: uuid4().hex for f in functions for variable in f.get_shared()}
+    data = {key: np.array(v.get_value(), order="C", copy=True) for v, key in keys.items()}
+    for value in data.values():
+        value.flags.writeable = False
+    record = NUTPIE.get("make_user_data")(keys, data)
 
+    def arrays(function: Any) -> list[object]:
+        """The data of a function, with their places in nutpie's record."""
+        found = [(data[key], key) for key in (keys[v] for v in function.get_shared())]
+        fields = ("data", "shape")
+        return [
+            c_functions.Place.of(a, *[_word(record.dtype, f, k) for f in fields]) for a, k in found
+        ]
 
-def _log_density(
-    length: int,
-    function: Callable[..., tuple[np.ndarray, ...]],
-    *data: Any,
-) -> tuple[Callable[..., int], object]:
-    """A function for nutpie's sampler, and its type: writes value and gradient, returns a code."""
-    numba: Any = importlib.import_module("numba")
-    evaluate = _with_data(function, *data)
-    types = numba.types
-    numbers = types.CPointer(types.double)
-
-    def log_density(
-        dim: int, x: np.ndarray, out: np.ndarray, logp: np.ndarray, pointer: object
-    ) -> int:
-        if dim != length:
-            return _ANOTHER_LENGTH
-        try:
-            value, gradient = evaluate(numba.carray(x, (length,)), pointer)
-            logp[0] = value[()]
-            finite = True
-            for i in range(length):
-                out[i] = gradient[i]
-                finite &= math.isfinite(out[i])
-            if not finite:
-                return _NOT_FINITE_GRADIENT
-            if not math.isfinite(logp[0]):
-                return _NOT_FINITE_VALUE
-        except Exception:
-            return _FAILED
-        return _SUCCESS
-
-    given = types.uint64, numbers, numbers, numbers, types.voidptr
-    return log_density, types.int64(*given)
-
-
-def _expanded(
-    length: int,
-    expanded: int,
-    function: Callable[..., tuple[np.ndarray, ...]],
-    *data: Any,
-) -> tuple[Callable[..., int], object]:
-    """A function for nutpie's trace, and its type: writes all variables of a draw."""
-    numba: Any = importlib.import_module("numba")
-    evaluate = _with_data(function, *data)
-    types = numba.types
-    numbers = types.CPointer(types.double)
-
-    def expand(dim: int, count: int, x: np.ndarray, out: np.ndarray, pointer: object) -> int:
-        if dim != length or count != expanded:
-            return _ANOTHER_LENGTH
-        try:
-            (values,) = evaluate(numba.carray(x, (length,)), pointer)
-            for i in range(expanded):
-                out[i] = values[i]
-        except Exception:
-            return _NOT_EXPANDED
-        return _SUCCESS
-
-    given = types.uint64, types.uint64, numbers, numbers, types.voidptr
-    return expand, types.int64(*given)
-
-
-def _with_data(
-    function: Callable[..., tuple[np.ndarray, ...]],
-    data: np.ndarray,
-    keys: Sequence[str],
-    shared: Mapping[str, np.ndarray],
-) -> Callable[..., tuple[np.ndarray, ...]]:
-    """A function of a point and of a pointer to the record of shared variables."""
-    numba: Any = importlib.import_module("numba")
-    found: Callable[..., tuple[np.ndarray, ...]]
-    try:
-        arrays = _shared_arrays(data.dtype, [*keys], shared)
-    except KeyError as exc:
-        log.debug("nutpie's record is another one: no field %s", exc)
-        module: Any = importlib.import_module("nutpie.compile_pymc")
-        found = module.make_extraction_fn(function, shared, keys, data.dtype)
-        return found
-
-    def evaluate(x: np.ndarray, pointer: object) -> tuple[np.ndarray, ...]:
-        return function(x, *arrays(pointer))
-
-    found = numba.njit(evaluate)
+    dims, coords = NUTPIE.get("_prepare_dims_and_coords")(model, shapes, reparameterized)
+    found: object = NUTPIE.get("CompiledPyMCModel")(
+        _n_dim=length,
+        dims=dims,
+        _coords=coords,
+        _shapes={name: tuple(shape) for name, _, shape in zip(*shapes, strict=True)},
+        compiled_logp_func=c_functions.log_density(
+            log_density.vm.jit_fn, length, arrays(log_density)
+        ),
+        compiled_expand_func=c_functions.expansion(
+            expand.vm.jit_fn, length, expanded, arrays(expand)
+        ),
+        initial_point_func=start,
+        shared_data=data,
+        shared_var_keys=keys,
+        user_data=record,
+        n_expanded=expanded,
+        shape_info=shapes,
+        logp_func=log_density,
+        expand_func=expand,
+        reparameterized_names=reparameterized,
+    )
     return found
-
-
-def _shared_arrays(
-    record: np.dtype, keys: Sequence[str], shared: Mapping[str, np.ndarray]
-) -> Callable[[object], tuple[np.ndarray, ...]]:
-    """A function for numba's code: the values of shared variables, by a pointer to their record.
-
-    Nutpie's own one takes numba a second to compile: overloads, of a loop that is unrolled.
-    """
-    numba: Any = importlib.import_module("numba")
-    extending: Any = importlib.import_module("numba.extending")
-    arrays: Any = importlib.import_module("numba.np.arrayobj")
-    types = numba.types
-    values = [shared[key] for key in keys]
-    kinds = [types.Array(numba.from_dtype(v.dtype), v.ndim, "C") for v in values]
-    # the record holds words: an address and lengths for each key
-    addresses = [_word(record, "data", key) for key in keys]
-    lengths = [_word(record, "shape", key) for key in keys]
-
-    def made(context: Any, builder: Any, signature: Any, pointers: Any) -> Any:
-        words = builder.bitcast(pointers[0], context.get_value_type(types.intp).as_pointer())
-
-        def word(number: int) -> Any:
-            return builder.load(builder.gep(words, [context.get_constant(types.intp, number)]))
-
-        found = []
-        for value, kind, address, first in zip(values, kinds, addresses, lengths, strict=True):
-            array = arrays.make_array(kind)(context, builder)
-            size = stride = context.get_constant(types.intp, value.itemsize)
-            shape = [word(first + axis) for axis in range(value.ndim)]
-            strides: list[Any] = []
-            for length in reversed(shape):
-                strides.insert(0, stride)
-                stride = builder.mul(stride, length)
-            start = builder.inttoptr(word(address), array.data.type)
-            arrays.populate_array(array, start, shape, strides, size, meminfo=None)
-            found.append(array._getvalue())
-        return context.make_tuple(builder, signature.return_type, found)
-
-    def shared_arrays(typing: object, pointer: object) -> tuple[object, object]:
-        return types.Tuple(kinds)(pointer), made
-
-    return cast(Callable[[object], tuple[np.ndarray, ...]], extending.intrinsic(shared_arrays))
 
 
 def _word(record: np.dtype, *names: str) -> int:
@@ -256,6 +199,3 @@ def _word(record: np.dtype, *names: str) -> int:
         record, offset = fields[name][:2]
         place += offset
     return place // _WORD_BYTES
-
-
-_FUNCTIONS = {"_make_c_logp_func": _log_density, "_make_c_expand_func": _expanded}
