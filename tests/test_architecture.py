@@ -531,7 +531,7 @@ PRIVATE = re.compile(
 )
 LIBRARIES = re.compile(r"(pytensor|numba|llvmlite|pymc|nutpie|better_optimize|jax|optuna|keras)\b")
 PENDING = (
-    *("pymc._chains.progress", "pymc._chains.sampling", "pymc._density.density"),
+    *("pymc._chains.sampling", "pymc._density.density"),
     *("pymc._density.nutpie", "pymc._group.advice", "pymc._map.compilations"),
     *("pymc._map.one_graph", "pymc._reading.terms"),
 )

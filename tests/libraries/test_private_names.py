@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import os
 import pkgutil
 import sys
 import warnings
@@ -34,6 +35,7 @@ from synkhronos._engine import shipping
 from synkhronos._libraries import library as library_module
 from synkhronos._libraries.library import Library, NameGone, optional_gain, usable
 from synkhronos._transport.processes.fork_safety import numba_parallel_has_run
+from synkhronos.pymc._chains import progress
 from synkhronos.search._studies import call_back
 
 pytest.importorskip("pymc")
@@ -273,3 +275,13 @@ def test_callbacks_of_a_study_that_cannot_be_stopped() -> None:
         assert not call_back(study, None, [lambda *given: called.append(given)])
     assert called == [(study, None)]
     assert not vars(study)
+
+
+def test_chains_whose_table_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    take(monkeypatch, "pymc.sampling.mcmc:NutpieProgressBarManager")
+    records = progress.ChainRecords(fd := os.memfd_create("records"), 1)
+    os.close(fd)
+    with pytest.warns(synk.VersionWarning, match="how far they are"):
+        progress.write_progress(records)
+    with progress.table(2, {}) as shown:
+        shown.update([])

@@ -5,11 +5,15 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
-from pymc.sampling import mcmc
+
+from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.pymc import PYMC
 
 _RECORD = np.dtype(
     [
@@ -117,7 +121,8 @@ class WrittenProgress:
 
 def write_progress(records: ChainRecords) -> None:
     """Let `pm.sample` write how far chains of nutpie are, in this process; it shows nothing."""
-    mcmc.NutpieProgressBarManager = lambda **given: WrittenProgress(records)
+    with optional_gain():
+        PYMC.replace({"NutpieProgressBarManager": lambda **given: WrittenProgress(records)})
 
 
 def same_totals(chains: Sequence[ChainProgress]) -> list[ChainProgress]:
@@ -132,10 +137,13 @@ def table(chains: int, arguments: Mapping[str, Any]) -> Any:
     Where there is no terminal, the table is printed once, at the end.
     """
     shown = arguments.get("progressbar", True) if not arguments.get("quiet") else False
-    theme = arguments.get("progressbar_theme", mcmc.default_progress_theme)
-    return mcmc.NutpieProgressBarManager(
-        chains=chains,
-        draws=arguments.get("draws", 1000),
-        progressbar=shown,
-        progressbar_theme=theme,
-    )
+    with optional_gain():
+        return PYMC.get("NutpieProgressBarManager")(
+            chains=chains,
+            draws=arguments.get("draws", 1000),
+            progressbar=shown,
+            progressbar_theme=arguments.get(
+                "progressbar_theme", PYMC.get("default_progress_theme")
+            ),
+        )
+    return nullcontext(SimpleNamespace(update=lambda chains: None))
