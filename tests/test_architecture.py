@@ -359,9 +359,7 @@ def _members_of(node: ast.stmt) -> set[str]:
 
 # What fits a class of a higher layer by its names only: (module, the expression), and what it is.
 NOT_FROM_ABOVE = {
-    ("_backends.jax", "jax"): "the library",
     ("_backends.nccl", "self._stream"): "a stream of cuda.core",
-    ("_compiling.vectorised.real", "model.builder"): "an IRBuilder of llvmlite",
 }
 
 

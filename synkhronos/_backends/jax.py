@@ -27,10 +27,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor
+from numpy.typing import DTypeLike
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.compile.ops import DeepCopyOp
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -53,6 +55,8 @@ from synkhronos._proofs.reductions import Reduction, accumulator, check_alike, r
 
 if TYPE_CHECKING:
     import jax
+
+    type Value = np.ndarray | jax.Array
 
 _LAST = 1000.0  # position after all rewrites of PyTensor
 _NOTHING = contextlib.nullcontext()
@@ -98,7 +102,7 @@ class _PassedOn(DeepCopyOp):
     """Replaces the copy of a generator without draws: JAX can copy only arrays."""
 
 
-def _pass_on(op: Op, **kwargs: object) -> Any:
+def _pass_on(op: Op, **kwargs: object) -> Callable[[object], object]:
     del op, kwargs
     return lambda state: state
 
@@ -109,9 +113,9 @@ class AotFunction:
     def __init__(self, jitted: Any) -> None:
         self._jitted = jitted
         self._run = jitted
-        self._made: dict[Any, Any] = {}
+        self._made: dict[object, Callable[..., Any]] = {}
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: object) -> Any:
         return self._run(*inputs)
 
     def chosen(self, key: object) -> bool:
@@ -121,7 +125,7 @@ class AotFunction:
             self._run = found
         return found is not None
 
-    def compile(self, key: Any, inputs: Sequence[tuple[tuple[int, ...], str]]) -> None:
+    def compile(self, key: object, inputs: Sequence[tuple[tuple[int, ...], str]]) -> None:
         """Compile for inputs of these shapes and dtypes, and select the executable."""
         import jax
 
@@ -138,7 +142,7 @@ class _Declared(JAXLinker):
 
     def fgraph_convert(  # type: ignore[override]
         self, fgraph: FunctionGraph, input_storage: object, storage_map: Any, **kwargs: object
-    ) -> Any:
+    ) -> Callable[..., object]:
         """Convert the graph; constants become arrays of JAX, else each shape compiles a copy."""
         import jax
         from pytensor.link.jax.dispatch import jax_funcify
@@ -164,7 +168,7 @@ class _Declared(JAXLinker):
         dtypes = [getattr(v.type, "dtype", None) for v in graph.outputs]
 
         @functools.wraps(fn)
-        def declared(*inputs: Any) -> Any:
+        def declared(*inputs: object) -> object:
             found = fn(*inputs)
             if not dtypes:
                 return found
@@ -176,8 +180,7 @@ class _Declared(JAXLinker):
         if self.donated:
             self.programs.append(AotFunction(jax.jit(declared, donate_argnums=self.donated)))
             return self.programs[-1]
-        compiled: Callable[..., Any] = super().jit_compile(declared)
-        return compiled
+        return super().jit_compile(declared)
 
 
 def declared_dtypes(mode: object) -> Mode:
@@ -203,7 +206,7 @@ def in_place(mode: object, donated: Iterable[int]) -> tuple[Mode, list[AotFuncti
     return Mode(type(kind.__name__, (kind,), members)(), found.provided_optimizer), programs
 
 
-def wide() -> AbstractContextManager[Any]:
+def wide() -> AbstractContextManager[object]:
     """A context with JAX's 64-bit dtypes, which PyTensor turns off where floatX is float32."""
     import jax
 
@@ -216,7 +219,7 @@ def wide() -> AbstractContextManager[Any]:
     return enable_x64()
 
 
-def typified(state: object) -> Any:
+def typified(state: object) -> object:
     """A random generator for JAX: PyTensor uses the low 64 bits of the state of a PCG64."""
     if not isinstance(state, np.random.Generator):
         return state
@@ -230,7 +233,7 @@ def typified(state: object) -> Any:
     return {"jax_state": np.array([low & _LOW_32, low >> 32], np.uint32)}
 
 
-def generator(state: Any, before: object) -> Any:
+def generator(state: Any, before: object) -> object:
     """The numpy generator that continues from a state which JAX has returned.
 
     `before` is the generator from which JAX's state was made.
@@ -294,7 +297,7 @@ def is_held(value: object) -> bool:
     return bool(value.devices() == {jax.devices()[0]})
 
 
-def dtype(name: str) -> Any:
+def dtype(name: str) -> np.dtype:
     """A dtype by its name, also one that only JAX has (bfloat16)."""
     import jax.numpy as jnp
 
@@ -348,7 +351,7 @@ def divided(array: jax.Array, divisor: float) -> jax.Array:
         return _compiled("divided", array.dtype.name)(array, divisor)
 
 
-def rounded(value: Any, dtype: Any) -> Any:
+def rounded(value: Value, dtype: DTypeLike) -> Value:
     """A reduced value, of JAX or of numpy, in another dtype; see `reductions.rounded`."""
     kind = np.dtype(dtype)
     if not is_held(value):
@@ -408,7 +411,7 @@ class Total:
         self._weight = 0.0
         self._dtype: Any = None
 
-    def add(self, value: Any, rows: float) -> None:
+    def add(self, value: jax.Array, rows: float) -> None:
         """Add the value of a slice of `rows` rows."""
         if self._total is None:
             self._dtype = np.dtype(value.dtype)
@@ -421,7 +424,7 @@ class Total:
             self._total = scaled if first else _adding(str(self._op))(self._total, scaled)
         self._weight += rows
 
-    def result(self) -> Any:
+    def result(self) -> Value:
         """The combined value of all slices."""
         found = self._total
         if self._op is Reduction.AVG:
@@ -459,7 +462,7 @@ class _Setting:
     """The value of an environment variable before groups set it, and how many groups set it."""
 
     before: str | None
-    option: Any  # the value of JAX's option of that name
+    option: object  # the value of JAX's option of that name
     holders: int = 0
 
 
@@ -536,7 +539,7 @@ def _runs_on(device: Device) -> bool:
     """Whether JAX has started on this device."""
     import jax
 
-    first: Any = jax.devices()[0]
+    first = jax.devices()[0]
     if device.kind == "cpu":
         return bool(first.platform == "cpu")
     return bool(first.platform == "gpu" and first.local_hardware_id == device.number)
@@ -562,7 +565,7 @@ def _hold(settings: Mapping[str, str]) -> None:
         _settings[name].holders += 1
 
 
-def _option(name: str) -> Any:
+def _option(name: str) -> object:
     """JAX's option of the name of an environment variable, or the variable if there is none."""
     with optional_gain():
         if imported_jax() is not None and name in _OPTIONS:
@@ -631,6 +634,6 @@ def set_precision(name: str | None) -> str | None:
     return before
 
 
-def _configure(jax: Any, values: dict[str, Any]) -> None:
+def _configure(jax: ModuleType, values: Mapping[str, object]) -> None:
     for name, value in values.items():
         jax.config.update(name, value)

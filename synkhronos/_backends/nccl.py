@@ -15,10 +15,14 @@ import importlib.util
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from cuda.core import Event
 
 OPEN_SECONDS = 60.0  # until all members must have connected
 ABORT_SECONDS = 1.5
@@ -52,7 +56,7 @@ def is_installed() -> bool:
     return importlib.util.find_spec("nccl") is not None
 
 
-def _library() -> Any:
+def _library() -> ModuleType:
     try:
         from nccl.bindings import nccl
     except ImportError as exc:
@@ -118,10 +122,10 @@ class Link:
         self._nccl = _library()
         # `watch(done)` returns once done() is true; it raises if another member fails
         self._watch = watch
-        self._comm: Any = None
+        self._comm: int | None = None
         self._stream: Any = None
         # started early, since no thread can start while the interpreter ends
-        self._last: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._last: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._open = False
         self._thread = threading.Thread(
             target=_abort, args=(self._nccl, self._last), name="synkhronos-nccl-abort", daemon=True
@@ -153,7 +157,7 @@ class Link:
             self.close()
             raise
 
-    def post(self, operations: Sequence[Operation]) -> Any:
+    def post(self, operations: Sequence[Operation]) -> Event:
         """Start operations on the GPU, as one group; returns the event that `finish` waits for.
 
         Raises
@@ -173,7 +177,7 @@ class Link:
             self._watch(self._settled)
         return self._stream.record()
 
-    def finish(self, event: Any) -> None:
+    def finish(self, event: Event) -> None:
         """Wait until the GPU has reached the event; raises as `post` does."""
 
         def done() -> bool:
@@ -208,7 +212,7 @@ class Link:
         self._stream = None
 
 
-def _abort(nccl: Any, last: queue.SimpleQueue[Any]) -> None:
+def _abort(nccl: ModuleType, last: queue.SimpleQueue[int | None]) -> None:
     """Wait for a communicator, and abort it; the abort may never return."""
     comm = last.get()
     if comm is not None:
@@ -217,7 +221,7 @@ def _abort(nccl: Any, last: queue.SimpleQueue[Any]) -> None:
 
 
 @contextlib.contextmanager
-def _served(what: str) -> Any:
+def _served(what: str) -> Iterator[None]:
     """Turn errors of the libraries into NotServed."""
     try:
         yield

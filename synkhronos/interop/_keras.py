@@ -26,13 +26,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._checks import shown
 from synkhronos._errors import BackendMissing, InputError, InputTypeError
@@ -41,6 +42,10 @@ from synkhronos.interop._keras_json import model_of
 from synkhronos.interop._operations import Called
 from synkhronos.training.metrics import Metric, accuracy
 from synkhronos.training.net import Net
+
+if TYPE_CHECKING:
+    import jax
+    import keras
 
 _LABELS = ("sparse_categorical_crossentropy", "SparseCategoricalCrossentropy")
 _PROBED = 2, 7  # rows, and the length of axes that a model leaves open, where shapes are inferred
@@ -62,10 +67,10 @@ class KerasNet(Net):
     `from_keras` makes it. Functions of its expressions run in mode JAX.
     """
 
-    model: Any
+    model: keras.Model
     state: Sequence[SharedVariable] = ()
 
-    def store(self) -> Any:
+    def store(self) -> keras.Model:
         """Write the trained weights into the Keras model, which then predicts and saves with them.
 
         Returns
@@ -84,7 +89,7 @@ class KerasNet(Net):
 
 
 def from_keras(
-    model: Any,
+    model: keras.Model,
     loss: object = None,
     *,
     inputs: object = None,
@@ -250,7 +255,9 @@ def _made(source: KerasModel) -> SimpleNamespace:
     return SimpleNamespace(model=model, loss=loss, places=places)
 
 
-def _rows(source: KerasModel, made: Any, compared: bool, training: bool, *inputs: Any) -> object:
+def _rows(
+    source: KerasModel, made: SimpleNamespace, compared: bool, training: bool, *inputs: jax.Array
+) -> object:
     """Losses of rows, or what the model predicts."""
     before = source.inputs + compared + (training and source.random)
     rows, weights, state = _cut(made, before, inputs)
@@ -263,14 +270,21 @@ def _rows(source: KerasModel, made: Any, compared: bool, training: bool, *inputs
     return entries.sum(axis=1) if source.summed else entries.mean(axis=1)
 
 
-def _cut(made: Any, before: int, inputs: Sequence[object]) -> tuple[Any, object, object]:
+def _cut(
+    made: SimpleNamespace, before: int, inputs: Sequence[object]
+) -> tuple[Any, object, object]:
     """Rows, weights and state."""
     last = before + len(made.model.trainable_variables)
     return inputs[:before], inputs[before:last], inputs[last:]
 
 
 def _called(
-    made: Any, rows: Sequence[object], weights: Any, state: Any, words: Any, training: bool
+    made: SimpleNamespace,
+    rows: Sequence[object],
+    weights: Any,
+    state: Any,
+    words: Any,
+    training: bool,
 ) -> tuple[object, object]:
     """The outputs of the model for rows, and its variables after that."""
     import jax.numpy as jnp
@@ -287,7 +301,7 @@ def _called(
     return made.model.stateless_call(list(weights), others, x, training=training)
 
 
-def _penalty(made: Any, *inputs: object) -> object:
+def _penalty(made: SimpleNamespace, *inputs: object) -> object:
     variables = made.model.trainable_variables
     return sum(
         v.regularizer(w)
@@ -321,30 +335,30 @@ def _text(keras: ModuleType, model: object) -> str:
     return json.dumps(found)
 
 
-def _value(variable: Any) -> np.ndarray:
+def _value(variable: keras.Variable) -> np.ndarray:
     return np.array(variable.value)
 
 
-def _shapes(model: Any) -> list[tuple[tuple[int, ...], str, bool]]:
+def _shapes(model: keras.Model) -> list[tuple[tuple[int, ...], str, bool]]:
     return [(tuple(v.shape), str(v.dtype), v.trainable) for v in model.variables]
 
 
-def _seeds(model: Any) -> set[int]:
+def _seeds(model: keras.Model) -> set[int]:
     """The states of the model's random generators, by their ids."""
     layers = KERAS.of(model, "_flatten_layers")()
     return {id(g.state) for each in layers for g in KERAS.of(each, "_seed_generators")}
 
 
-def _words(x: Any, seed: int) -> tuple[list[Variable], dict[object, object]]:
+def _words(x: Variable, seed: int) -> tuple[list[Variable], dict[object, object]]:
     """Random words with a row for each row of x; a member draws its own."""
     rng = pytensor.shared(np.random.default_rng(seed), name="dropout")
     after, words = pt.random.integers(
-        0, 2**31 - 1, size=(x.shape[0], 2), rng=rng, return_next_rng=True
+        0, 2**31 - 1, size=(pt.shape(x)[0], 2), rng=rng, return_next_rng=True
     )
     return [words], {rng: after}
 
 
-def _check_model(keras: ModuleType, model: Any) -> None:
+def _check_model(keras: ModuleType, model: keras.Model) -> None:
     if not isinstance(model, keras.Model):
         raise InputTypeError(f"from_keras: {shown(model)} is not a keras.Model")
     if not model.built or not model.trainable_variables:
@@ -360,7 +374,7 @@ def _check_model(keras: ModuleType, model: Any) -> None:
             )
 
 
-def _loss_of(keras: ModuleType, model: object, loss: Any) -> tuple[object, str, bool]:
+def _loss_of(keras: ModuleType, model: keras.Model, loss: object) -> tuple[object, str, bool]:
     """The loss, how it combines rows, and whether it compares with labels."""
     loss = getattr(model, "loss", None) if loss is None else loss
     if loss is None or isinstance(loss, list | tuple | dict):
@@ -378,11 +392,11 @@ def _loss_of(keras: ModuleType, model: object, loss: Any) -> tuple[object, str, 
     return found, reduction, name in _LABELS
 
 
-def _accuracy(loss: object, scores: Any, target: Any) -> Metric | None:
+def _accuracy(loss: object, scores: TensorVariable, target: Any) -> Metric | None:
     """The share of right answers, of a loss that compares with classes."""
     name = getattr(loss, "__name__", type(loss).__name__).replace("_", "").lower()
     if name == "binarycrossentropy" and scores.type.ndim == target.type.ndim:
-        settings: dict[str, Any] = getattr(loss, "get_config", dict)()
+        settings: dict[str, bool] = getattr(loss, "get_config", dict)()
         logits = settings.get("from_logits", False)
         right = pt.eq(scores > (0.0 if logits else 0.5), target > 0.5)
         return Metric(
@@ -394,7 +408,7 @@ def _accuracy(loss: object, scores: Any, target: Any) -> Metric | None:
     return None
 
 
-def _inputs_of(model: Any, inputs: object) -> list[Variable]:
+def _inputs_of(model: keras.Model, inputs: object) -> list[Variable]:
     if inputs is not None:
         found: list[Any] = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         if not all(isinstance(v, pt.TensorVariable) and v.type.ndim for v in found):
@@ -444,7 +458,7 @@ def _probed(source: KerasModel, given: Sequence[Any]) -> Any:
     return pt.TensorType(str(dtype), (None, *(n if fixed else None for n in shape[1:])))
 
 
-def _check_rows(made: Any, changed: Sequence[bool], notes: dict[str, Any]) -> None:
+def _check_rows(made: SimpleNamespace, changed: Sequence[bool], notes: dict[str, Any]) -> None:
     name, places = made.model.name, made.places
     for variable, moves, is_seed in zip(
         made.model.non_trainable_variables, changed, places, strict=True

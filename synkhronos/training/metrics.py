@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
+from pytensor.tensor import TensorLike
 from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._checks import check_integer, check_word, shown
@@ -61,7 +62,7 @@ class Metric:
     @staticmethod
     def of_moments(
         columns: Sequence[Variable],
-        finish: Callable[[Any, np.ndarray, np.ndarray], object],
+        finish: Callable[[int, np.ndarray, np.ndarray], object],
         mode: Mode | None = None,
     ) -> Metric:
         """A function of the means of columns, and of the sums of products of their deviations.
@@ -132,12 +133,12 @@ def _moments(columns: Sequence[Variable]) -> Variable:
     """The number of rows, the means and the sums of products of a part, as one row of a matrix."""
     if not isinstance(columns, list | tuple) or not columns:
         raise InputTypeError(f"Metric: columns={shown(columns)}: give a list of vectors")
-    table: Any = []
+    found = []
     for column in map(pt.as_tensor_variable, columns):
         if column.type.ndim != 1:
             raise InputTypeError(f"Metric: the column {column} is {column.type}: give a vector")
-        table.append(pt.cast(column, "float64"))
-    table = pt.stack(table, axis=1)
+        found.append(pt.cast(column, "float64"))
+    table = pt.stack(found, axis=1)
     n = _rows(table[:, 0]).astype("float64")
     means = table.sum(axis=0) / pt.maximum(n, 1)
     means += (table - means).sum(axis=0) / pt.maximum(n, 1)  # what the rounding of the sum has left
@@ -159,7 +160,7 @@ def _merged(parts: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
     return round(n), means, products
 
 
-def accuracy(scores: Any, labels: object) -> Metric:
+def accuracy(scores: TensorLike, labels: TensorLike) -> Metric:
     """The share of rows whose highest score is at their label.
 
     Parameters
@@ -178,7 +179,7 @@ def accuracy(scores: Any, labels: object) -> Metric:
     return Metric([right.sum(dtype="int64"), _rows(labels)], _ratio, "max")
 
 
-def top_k(scores: Any, labels: Any, k: int) -> Metric:
+def top_k(scores: TensorLike, labels: TensorLike, k: int) -> Metric:
     """The share of rows whose label is among their k highest scores.
 
     Parameters
@@ -204,7 +205,7 @@ def top_k(scores: Any, labels: Any, k: int) -> Metric:
     return Metric([right.sum(dtype="int64"), _rows(labels)], _ratio, "max")
 
 
-def confusion(scores: Any, labels: object, classes: int) -> Metric:
+def confusion(scores: TensorLike, labels: TensorLike, classes: int) -> Metric:
     """The confusion matrix: rows by label, columns by the class of the highest score.
 
     Parameters
@@ -223,7 +224,9 @@ def confusion(scores: Any, labels: object, classes: int) -> Metric:
     return Metric([_confusion(scores, labels, classes)], lambda table: table)
 
 
-def f1(scores: object, labels: object, classes: int, average: str | None = "macro") -> Metric:
+def f1(
+    scores: TensorLike, labels: TensorLike, classes: int, average: str | None = "macro"
+) -> Metric:
     """The harmonic mean of precision and recall.
 
     Parameters
@@ -334,24 +337,26 @@ def r2(predicted: TensorVariable, target: TensorVariable) -> Metric:
     if error.type.ndim != 1:
         raise InputTypeError(f"r2: the target has {error.type.ndim} dimensions: give vectors")
 
-    def finish(n: Any, means: np.ndarray, products: np.ndarray) -> object:
+    def finish(n: int, means: np.ndarray, products: np.ndarray) -> object:
         left, spread = products[0, 0] + n * means[0] ** 2, products[1, 1]
         return 1 - left / spread if spread > 0 else (1.0 if left == 0 else 0.0)
 
     return Metric.of_moments([error, target], finish, "max")
 
 
-def _ratio(part: object, whole: Any) -> Any:
+def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else np.nan
 
 
-def _rows(variable: object) -> Any:
+def _rows(variable: TensorLike) -> TensorVariable:
     """The number of rows, as a sum over rows, which members can add up."""
     return pt.ones_like(variable, dtype="int64").sum()
 
 
-def _scores(what: str, scores: Any, labels: Any) -> tuple[object, object]:
-    scores, labels = pt.as_tensor_variable(scores), pt.as_tensor_variable(labels)
+def _scores(
+    what: str, given: TensorLike, given_labels: TensorLike
+) -> tuple[TensorVariable, TensorVariable]:
+    scores, labels = pt.as_tensor_variable(given), pt.as_tensor_variable(given_labels)
     one_hot = labels.type.ndim == 2 and scores.type.ndim == 2
     if one_hot:
         classes, marked = scores.type.shape[1], labels.type.shape[1]
@@ -365,15 +370,15 @@ def _scores(what: str, scores: Any, labels: Any) -> tuple[object, object]:
     return scores, labels.argmax(axis=1) if one_hot else labels
 
 
-def _confusion(scores: Any, labels: Any, classes: object) -> Any:
+def _confusion(scores: TensorVariable, labels: TensorVariable, classes: object) -> TensorVariable:
     each = pt.arange(check_integer("classes", classes, 1))
     there = pt.eq(labels[:, None], each[None, :]).astype("float64")
     found = pt.eq(scores.argmax(axis=1)[:, None], each[None, :]).astype("float64")
     return there.T @ found
 
 
-def _error(what: str, predicted: Any, target: Any) -> Any:
-    predicted, target = pt.as_tensor_variable(predicted), pt.as_tensor_variable(target)
+def _error(what: str, given: TensorLike, aim: TensorLike) -> TensorVariable:
+    predicted, target = pt.as_tensor_variable(given), pt.as_tensor_variable(aim)
     if predicted.type.ndim != target.type.ndim:
         raise InputTypeError(
             f"{what}: the prediction is {predicted.type}, the target {target.type}: give variables "

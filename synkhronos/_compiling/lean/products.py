@@ -6,6 +6,7 @@ infer in LLVM code, and little to optimise: 0.3 s instead of 5 to 15 s for each 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,11 @@ _GEMM = ir.FunctionType(
 _GEMV = ir.FunctionType(_I32, [*[_I8] * 2, *[_I64] * 2, *[_POINTER] * 2, _I64, *[_POINTER] * 3])
 
 
-def _word(value: int) -> Any:
+def _word(value: int) -> ir.Value:
     return ir.Constant(_I64, value)
 
 
-def _letter(text: str) -> Any:
+def _letter(text: str) -> ir.Value:
     return ir.Constant(_I8, ord(text))
 
 
@@ -47,10 +48,10 @@ class _Product:
     m, k, n of a (m, k), b (k, n) and c (m, n). c is C-contiguous and no part of a or b.
     """
 
-    def __init__(self, module: object, dtype: object) -> None:
+    def __init__(self, module: ir.Module, dtype: types.Type) -> None:
         self.letter, self.element, size = _KINDS[dtype]
         self.module, self.size = module, _word(size)
-        self.copies: list[Any] = []  # slots with the addresses of copies, or null
+        self.copies: list[ir.Value] = []  # slots with the addresses of copies, or null
         signature = ir.FunctionType(_I32, [*[_POINTER] * 3, *[_I64] * 7])
         self.function = ir.Function(module, signature, self.name(dtype))
         self.function.linkage = "linkonce_odr"  # the nodes of a graph share one copy
@@ -59,7 +60,7 @@ class _Product:
         self._write()
 
     @staticmethod
-    def name(dtype: Any) -> str:
+    def name(dtype: types.Type) -> str:
         """The name of the function."""
         return f"synkhronos_product_{_KINDS[dtype][0]}_{VERSION}"
 
@@ -84,12 +85,12 @@ class _Product:
         b.call(cgutils.get_or_insert_function(self.module, _GEMM, "numba_xxgemm"), given)
         self._return(_DONE)
 
-    def _write_vector(self, is_column: object) -> None:
+    def _write_vector(self, is_column: ir.Value) -> None:
         """A product with one column, a @ x; or with one row, x @ b, which is b.T @ x."""
         b = self.builder
         first, second, out, a0, a1, b0, b1, m, k, n = self.function.args
 
-        def pick(column: object, row: object) -> Any:
+        def pick(column: ir.Value, row: ir.Value) -> ir.Value:
             return b.select(is_column, column, row)
 
         length = pick(m, n)
@@ -108,8 +109,8 @@ class _Product:
         self._return(_DONE)
 
     def _operand(
-        self, data: object, s0: object, s1: object, n0: object, n1: object
-    ) -> tuple[Any, ...]:
+        self, data: ir.Value, s0: ir.Value, s1: ir.Value, n0: ir.Value, n1: ir.Value
+    ) -> tuple[ir.Value, ...]:
         """A matrix for BLAS: address, whether it is stored by rows, leading dimension."""
         b = self.builder
         by_rows, row_lead = self._lead(s1, s0, n1, n0)
@@ -122,8 +123,8 @@ class _Product:
         return b.load(at), b.or_(by_rows, b.not_(by_columns)), b.load(lead)
 
     def _lead(
-        self, inner: object, outer: object, n_inner: object, n_outer: object
-    ) -> tuple[Any, Any]:
+        self, inner: ir.Value, outer: ir.Value, n_inner: ir.Value, n_outer: ir.Value
+    ) -> tuple[ir.Value, ir.Value]:
         """Whether BLAS can read a matrix whose inner axis is dense, and the leading dimension."""
         b = self.builder
         lead = b.sdiv(outer, self.size)
@@ -134,8 +135,8 @@ class _Product:
         return b.and_(dense, b.or_(apart, single)), b.select(single, n_inner, lead)
 
     def _copied(
-        self, data: object, s0: object, s1: object, n0: object, n1: object, copy: object
-    ) -> Any:
+        self, data: ir.Value, s0: ir.Value, s1: ir.Value, n0: ir.Value, n1: ir.Value, copy: ir.Value
+    ) -> ir.Value:
         """The address of a C-contiguous copy, also stored in its slot; returns without memory."""
         b = self.builder
         allocate = ir.FunctionType(_POINTER, [_I64])
@@ -153,7 +154,7 @@ class _Product:
                 b.store(value, b.gep(to, [b.add(b.mul(row.index, n1), column.index)]))
         return new
 
-    def _copy_slot(self) -> Any:
+    def _copy_slot(self) -> ir.Value:
         """A slot for the address of a copy, which a return frees; none yet."""
         self.copies.append(self._slot(ir.Constant(_POINTER, None)))
         return self.copies[-1]
@@ -165,17 +166,17 @@ class _Product:
             self.builder.call(called, [self.builder.load(slot)])
         self.builder.ret(_I32(code))
 
-    def _clear(self, data: object, cells: object) -> None:
+    def _clear(self, data: ir.Value, cells: ir.Value) -> None:
         cgutils.memset(self.builder, data, self.builder.mul(cells, self.size), 0)
 
-    def _flag(self, by_rows: object) -> Any:
+    def _flag(self, by_rows: ir.Value) -> ir.Value:
         """The letter for BLAS: "n" where `by_rows` holds, or "t" for the transpose."""
         return self.builder.select(by_rows, _letter("n"), _letter("t"))
 
-    def _slot(self, value: object) -> Any:
+    def _slot(self, value: ir.Value) -> ir.Value:
         return cgutils.alloca_once_value(self.builder, value)
 
-    def _scalar(self, value: float) -> Any:
+    def _scalar(self, value: float) -> ir.Value:
         return self.builder.bitcast(self._slot(ir.Constant(self.element, value)), _POINTER)
 
 
@@ -185,7 +186,9 @@ def _multiply(typingctx: Any, x: Any, y: Any, out: Any) -> Any:
     ensure_blas()
     dtype = x.dtype
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def generate(
+        context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         module = builder.module
         function = module.globals.get(_Product.name(dtype)) or _Product(module, dtype).function
         arrays = [
@@ -209,9 +212,9 @@ def product(dtype: str) -> Any:
     kind = np.dtype(dtype)
 
     @numba_njit
-    def dot(x: Any, y: Any) -> Any:
+    def dot(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         out = np.empty((x.shape[0], y.shape[1]), kind)
-        code: Any = _multiply(x, y, out)  # numba gives the first
+        code = _multiply(x, y, out)  # numba gives the first
         if code == _UNFIT:
             raise ValueError("dot: the columns of the first matrix are not the rows of the second")
         if code == _NO_MEMORY:

@@ -7,9 +7,8 @@ instructions are rounded as IEEE 754 says; only `fused` leaves one rounding to t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from llvmlite import ir
 
@@ -35,8 +34,8 @@ class Format:
     bits: int
     fraction: int
     bias: int
-    type: Any
-    word: Any
+    type: ir.Type
+    word: ir.Type
 
     @property
     def shifter(self) -> float:
@@ -62,8 +61,8 @@ SINGLE = Format(32, 23, 127, ir.FloatType(), ir.IntType(32))
 class Truth:
     """A comparison's result."""
 
-    builder: Any
-    value: Any
+    builder: ir.IRBuilder
+    value: ir.Value
 
     def __and__(self, other: Truth) -> Truth:
         return Truth(self.builder, self.builder.and_(self.value, other.value))
@@ -76,13 +75,13 @@ class Truth:
 class Word:
     """The low bits of an integer."""
 
-    builder: Any
-    value: Any
+    builder: ir.IRBuilder
+    value: ir.Value
 
     def __add__(self, number: int) -> Word:
         return Word(self.builder, self.builder.add(self.value, self._like(number)))
 
-    def _like(self, number: int) -> Any:
+    def _like(self, number: int) -> ir.Value:
         return ir.Constant(self.value.type, number)
 
     def single(self) -> Word:
@@ -111,7 +110,7 @@ class Real:
     value : ir.Value
     """
 
-    def __init__(self, builder: Any, value: Any) -> None:
+    def __init__(self, builder: ir.IRBuilder, value: ir.Value) -> None:
         self.builder = builder
         self.value = value
         self.format = DOUBLE if value.type == DOUBLE.type else SINGLE
@@ -126,7 +125,7 @@ class Real:
         """A constant that depends on the format."""
         return self.like(double if self.format is DOUBLE else single)
 
-    def _made(self, operation: Any, *others: Real | float) -> Real:
+    def _made(self, operation: Callable[..., ir.Value], *others: Real | float) -> Real:
         return Real(self.builder, operation(self.value, *[self.like(v).value for v in others]))
 
     def __add__(self, other: Real | float) -> Real:
@@ -291,7 +290,7 @@ class Real:
         """(k, m) with self = 2**k m, m from sqrt(1/2) to sqrt(2), of a normal number above 0."""
         form, b = self.format, self.builder
 
-        def word(value: int) -> Any:
+        def word(value: int) -> ir.Value:
             return ir.Constant(form.word, value)
 
         one = form.bias << form.fraction

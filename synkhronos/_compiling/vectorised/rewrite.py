@@ -14,7 +14,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.basic import constant
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.math import cast
-from pytensor.tensor.variable import TensorConstant
+from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from synkhronos._compiling.vectorised.indexed import SumsByIndexOutside
 from synkhronos._compiling.vectorised.op import Vectorised, has_vectorised
@@ -31,11 +31,11 @@ _AFTER_FUSION = 49.05
 _BEFORE_INDEXED_LOOPS = 99.5  # PyTensor joins loops with indices and reductions at 100
 _SHORT = 32  # steps of a loop, four times what a register holds
 _FEW = 256  # elements whose loops cost less than an array of their own
-Elements = dict[Variable, Any]  # the vector of the elements of an array
+Elements = dict[Variable, TensorVariable]  # the vector of the elements of an array
 _wanted: ContextVar[bool] = ContextVar("wanted", default=True)
 
 
-def is_replaced(variable: Any) -> bool:
+def is_replaced(variable: Variable) -> bool:
     """Whether an elementwise function with vectorised code computes the variable."""
     node = variable.owner
     return (
@@ -51,7 +51,7 @@ class _Open(Where):
     Else their functions, which are inside of them, would not be replaced.
     """
 
-    def change(self, fgraph: Any) -> None:
+    def change(self, fgraph: FunctionGraph) -> None:
         """Replace the operations until there are none."""
         with optional_gain():
             kinds = PYTENSOR.get("FusibleSymbolicOp"), PYTENSOR.get("FusibleSymbolicOpDerivative")
@@ -66,7 +66,7 @@ class _Open(Where):
 class _Replace(Where):
     """Puts vectorised operations into a graph."""
 
-    def change(self, fgraph: Any) -> None:
+    def change(self, fgraph: FunctionGraph) -> None:
         """Replace the elementwise functions that this package has code for."""
         found = [v for node in fgraph.toposort() for v in node.outputs if is_replaced(v)]
         if not found or not usable("synkhronos._compiling.vectorised.dispatch"):
@@ -74,7 +74,7 @@ class _Replace(Where):
         for variable in found:
             dtype = variable.type.dtype
             given = [_of_dtype(v, dtype) for v in variable.owner.inputs]
-            new = Elemwise(Vectorised(variable.owner.op.scalar_op))(*given)
+            new: Any = Elemwise(Vectorised(variable.owner.op.scalar_op))(*given)
             fgraph.replace(variable, new, reason=_TAG)
 
 
@@ -94,7 +94,8 @@ class _Straighten(Where):
         straight: Elements = {}
         for node in nodes:
             if node in chosen:
-                rows = [_elements(v, straight) for v in node.inputs]
+                given: list[Any] = node.inputs
+                rows = [_elements(v, straight) for v in given]
                 for old, new in zip(node.outputs, _looped(node, rows), strict=True):
                     back = new.reshape(_lengths(old, node), ndim=old.type.ndim)
                     straight[back] = new
@@ -133,7 +134,7 @@ def _of_all(node: Apply) -> bool:
     return axis is None or len(axis) == node.inputs[0].type.ndim
 
 
-def _elements(variable: Any, straight: Elements) -> Any:
+def _elements(variable: TensorVariable, straight: Elements) -> TensorVariable:
     """The elements of an array as a vector."""
     if variable not in straight:
         if isinstance(variable, TensorConstant):
@@ -151,7 +152,7 @@ def _lengths(variable: Variable, node: Apply) -> list[int | Variable]:
     return [array.shape[i] if n is None else n for i, n in enumerate(variable.type.shape)]
 
 
-def _of_dtype(variable: Any, dtype: str) -> Any:
+def _of_dtype(variable: TensorVariable, dtype: str) -> TensorVariable:
     """The variable in this dtype. A constant stays one: PyTensor has folded constants before."""
     if variable.type.dtype == dtype:
         return variable
@@ -168,7 +169,7 @@ class _Flatten(Where):
     whatever their lengths are.
     """
 
-    def change(self, fgraph: Any) -> None:
+    def change(self, fgraph: FunctionGraph) -> None:
         """Change the loops that have vectorised functions."""
         for node in fgraph.toposort():
             if isinstance(node.op, Elemwise) and has_vectorised(node.op.scalar_op):
@@ -178,7 +179,7 @@ class _Flatten(Where):
                     fgraph.replace_all(pairs, reason=_TAG)
 
 
-def _flat(node: Any) -> list[Any] | None:
+def _flat(node: Apply) -> list[TensorVariable] | None:
     """The outputs of an elementwise operation, computed in longer loops; None if that is as now."""
     given: list[Any] = node.inputs
     ndim = node.outputs[0].type.ndim
@@ -197,7 +198,7 @@ def _flat(node: Any) -> list[Any] | None:
     return [v.reshape(lengths, ndim=ndim) for v in _looped(node, rows)]
 
 
-def _looped(node: Any, given: list[Any]) -> list[Any]:
+def _looped(node: Apply, given: list[TensorVariable]) -> list[TensorVariable]:
     found: Any = Elemwise(node.op.scalar_op)(*given, return_list=True)
     return list(found)
 

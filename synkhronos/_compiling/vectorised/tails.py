@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.scalar import basic as ps
@@ -18,7 +21,7 @@ _ROOT_HALF, _SCALE = math.sqrt(0.5), math.sqrt(2 / math.pi)
 
 
 @functools.cache
-def _special() -> Any:
+def _special() -> ModuleType:
     """SciPy's functions; a group that computes none of them does not import SciPy."""
     return import_module("scipy.special")
 
@@ -28,14 +31,14 @@ class LogNdtr(ps.UnaryScalarOp):
 
     nfunc_spec = ("scipy.special.log_ndtr", 1, 1)
 
-    def impl(self, x: Any) -> Any:
+    def impl(self, x: float) -> float:
         return _special().log_ndtr(np.float64(x))
 
-    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> Any:
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
         """The density over the distribution function."""
         return [cotangents[0] * _scalar_mills(inputs[0])]
 
-    def c_code(self, *args: Any) -> str:
+    def c_code(self, *args: object) -> str:
         """Not available: `expanded` replaces it."""
         raise NotImplementedError
 
@@ -45,10 +48,10 @@ class Mills(ps.UnaryScalarOp):
 
     nfunc_spec = None
 
-    def impl(self, x: Any) -> Any:
+    def impl(self, x: float) -> float:
         return _SCALE / _special().erfcx(-np.float64(x) * _ROOT_HALF)
 
-    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> Any:
+    def pullback(self, inputs: Any, outputs: Any, cotangents: Any) -> list[Variable]:
         """-m (x + m): far below 0, where m is nearly -x, from the asymptotic series of m."""
         [x], m = inputs, _scalar_mills(inputs[0])
         square: Any = ps.scalar_maximum(x * x, 1.0)
@@ -57,7 +60,7 @@ class Mills(ps.UnaryScalarOp):
         bound = -50.0 if x.type.dtype == "float64" else -8.0
         return [-cotangents[0] * ps.switch(x < bound, far, m * (x + m))]
 
-    def c_code(self, *args: Any) -> str:
+    def c_code(self, *args: object) -> str:
         """Not available: `expanded` replaces it."""
         raise NotImplementedError
 
@@ -67,12 +70,12 @@ log_ndtr = Elemwise(LogNdtr(ps.upgrade_to_float_no_complex, name="log_ndtr"))
 
 
 @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
-def _expand(fgraph: Any, node: Any) -> Any:
+def _expand(fgraph: FunctionGraph, node: Apply) -> list[Variable] | None:
     del fgraph
     x: Any = node.inputs[0]
     if isinstance(node.op.scalar_op, LogNdtr):
         lower = pt.log(pt.erfcx(x * -_ROOT_HALF) / 2) - pt.sqr(x) / 2
-        found: Any = pt.switch(x < -1, lower, pt.log1p(pt.erfc(x * _ROOT_HALF) / -2))
+        found = pt.switch(x < -1, lower, pt.log1p(pt.erfc(x * _ROOT_HALF) / -2))
     elif isinstance(node.op.scalar_op, Mills):
         found = _SCALE / pt.erfcx(x * -_ROOT_HALF)
     else:
@@ -80,7 +83,7 @@ def _expand(fgraph: Any, node: Any) -> Any:
     return [pt.cast(found, node.outputs[0].type.dtype)]
 
 
-def expanded(outputs: Any) -> list[Any]:
+def expanded(outputs: Iterable[Variable]) -> list[Variable]:
     """Copies of graphs with PyTensor's operations instead of these, for other modes."""
     graph = FunctionGraph(outputs=list(outputs), clone=True, copy_inputs=False)
     dfs_rewriter(_expand).rewrite(graph)

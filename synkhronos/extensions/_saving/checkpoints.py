@@ -24,6 +24,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -51,6 +52,8 @@ from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._saving.named_variables import Saved, check_array, named_variables
 from synkhronos.extensions._saving.random_streams import fetch_states, rebuild, set_states
 from synkhronos.extensions._step.training_function import TrainingFunction
+
+type Body = dict[str, Any]  # of the JSON file of a checkpoint
 
 FORMAT = 1
 _ARRAYS, _META = "arrays.safetensors", "meta.json"
@@ -423,7 +426,7 @@ class Checkpoints(ProcessBound):
             )
 
     @staticmethod
-    def _continue(batches: Batches, place: Path, body: dict[str, Any]) -> None:
+    def _continue(batches: Batches, place: Path, body: Body) -> None:
         try:
             batches.restore(body["batches"])
         except InputError as exc:
@@ -445,7 +448,7 @@ class Checkpoints(ProcessBound):
         if group is not None and differing:  # else the other members would keep their values
             group.run(Broadcast(tuple(differing)), "restore")
 
-    def _set_streams(self, group: Group | None, body: dict[str, Any]) -> None:
+    def _set_streams(self, group: Group | None, body: Body) -> None:
         if not self._streams:
             return
         rows = list(zip(*[body["streams"][n] for n in self._streams], strict=True))
@@ -453,7 +456,7 @@ class Checkpoints(ProcessBound):
             rows = [rows[body["master"]]]
         set_states(group, list(self._streams.values()), rows)
 
-    def _check_names(self, place: Path, body: dict[str, Any]) -> None:
+    def _check_names(self, place: Path, body: Body) -> None:
         mine = self._values.keys() | self._streams.keys()
         saved = body["values"].keys() | body["streams"].keys()
         if mine != saved:
@@ -469,7 +472,7 @@ class Checkpoints(ProcessBound):
                 f"in {place}; nothing was set"
             )
 
-    def _check_shapes(self, place: Path, body: dict[str, Any]) -> None:
+    def _check_shapes(self, place: Path, body: Body) -> None:
         wrong = []
         for name, variable in self._values.items():
             dtype, shape = body["values"][name]
@@ -483,7 +486,7 @@ class Checkpoints(ProcessBound):
         if wrong:
             raise InputError(f"restore: {place} does not fit: {'; '.join(wrong)}; nothing was set")
 
-    def _read_arrays(self, place: Path, body: dict[str, Any]) -> dict[str, np.ndarray]:
+    def _read_arrays(self, place: Path, body: Body) -> dict[str, np.ndarray]:
         path = place / _ARRAYS
         try:
             if _digest(path) != body["blake2b"]:
@@ -602,9 +605,7 @@ class Checkpoints(ProcessBound):
         found = _folders(self.folder).get(check_integer("step", step, 0))
         return [] if found is None else [found]
 
-    def _first_whole(
-        self, places: Sequence[Path]
-    ) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]]:
+    def _first_whole(self, places: Sequence[Path]) -> tuple[Path, Body, dict[str, np.ndarray]]:
         """The first checkpoint that is not damaged: its folder, its entries and its arrays."""
         damaged: list[CheckpointError] = []
         for place in places:
@@ -669,7 +670,7 @@ def _folders(folder: Path) -> dict[int, Path]:
     return found
 
 
-def _read_meta(place: Path) -> dict[str, Any]:
+def _read_meta(place: Path) -> Body:
     try:
         body = json.loads(files.read_bytes(place / _META, most=None))
         seal = body.pop("seal")
@@ -691,7 +692,7 @@ def _read_meta(place: Path) -> dict[str, Any]:
     return dict(body)
 
 
-def _complete(body: dict[str, Any]) -> bool:
+def _complete(body: Body) -> bool:
     """Whether a checkpoint's body has all entries, each of the right type."""
     kinds = {"step": int, "serial": int, "values": dict, "streams": dict, "size": int}
     kinds |= {"master": int, "meta": dict, "blake2b": str}
@@ -708,7 +709,7 @@ def _complete(body: dict[str, Any]) -> bool:
     )
 
 
-def _check_streams(place: Path, body: dict[str, Any]) -> None:
+def _check_streams(place: Path, body: Body) -> None:
     for name, states in body["streams"].items():
         for state in states:
             try:
@@ -745,7 +746,7 @@ def _names(found: Iterable[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _safetensors() -> tuple[Any, type[Exception]]:
+def _safetensors() -> tuple[ModuleType, type[Exception]]:
     """The safetensors library, and its error class."""
     try:
         from safetensors import SafetensorError

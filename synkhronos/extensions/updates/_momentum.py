@@ -99,7 +99,7 @@ def apply_nesterov_momentum(updates: object, params: object = None, momentum: Hy
 
 
 def _with_velocity(
-    what: str, updates: object, params: object, momentum: Hyper, ahead: bool
+    what: str, updates: object, params: object, momentum: object, ahead: bool
 ) -> object:
     if params is not None and not isinstance(params, list | tuple):
         if isinstance(params, Iterable) and not isinstance(params, Variable | np.ndarray):

@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 from numpy.typing import DTypeLike
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
+from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.type import DenseTensorType
 from pytensor.tensor.variable import TensorVariable
 
@@ -21,20 +22,20 @@ from synkhronos._errors import InputError, InputTypeError, UnusedWarning
 from synkhronos._warnings import warn
 
 Updates = dict[SharedVariable, Variable]
-Hyper = Any  # a number or a 0-d variable
+Hyper = float | TensorVariable  # a number or a 0-d variable
 
 
 @dataclass(frozen=True)
 class Slot:
     """A parameter, its gradient, and the value from which its step starts."""
 
-    param: Any
+    param: TensorSharedVariable
     grad: Variable  # with the coupled decay
     start: object  # the parameter less the decoupled decay
     name: str
     taken: set[str]  # the names that states have
 
-    def num(self, value: Hyper) -> Any:
+    def num(self, value: Hyper) -> TensorVariable:
         """A number in the parameter's dtype."""
         return in_dtype(value, self.param.type.dtype)
 
@@ -45,20 +46,22 @@ class Slot:
             value = float(np.finfo(dtype).tiny)
         return self.num(value)
 
-    def state(self, what: str) -> Any:
+    def state(self, what: str) -> TensorSharedVariable:
         """A state of the parameter's type, zero."""
         name = _unused(f"{self.name}.{what}", self.taken)
         return zeros_like(self.param, name)
 
-    def mixed(self, weight: Hyper, old: object, new: object) -> Any:
+    def mixed(self, weight: Hyper, old: object, new: object) -> TensorVariable:
         """``weight * old + (1 - weight) * new``."""
         return self.num(weight) * old + self.num(1.0 - weight) * new
 
-    def running_mean(self, updates: Updates, what: str, weight: Hyper, value: object) -> Any:
+    def running_mean(
+        self, updates: Updates, what: str, weight: Hyper, value: object
+    ) -> TensorVariable:
         """The new value of a state that holds a running mean."""
         state = self.state(what)
-        updates[state] = self.mixed(weight, state, value)
-        return updates[state]
+        updates[state] = found = self.mixed(weight, state, value)
+        return found
 
 
 def slots_of(
@@ -85,7 +88,7 @@ def slots_of(
     return found
 
 
-def clock(rule: str, slots: Sequence[Slot]) -> tuple[Any, Any]:
+def clock(rule: str, slots: Sequence[Slot]) -> tuple[TensorSharedVariable, TensorVariable]:
     """The count of steps of all parameters, and its new value.
 
     A float, so that what is made of it is of no wider dtype; float16 would stop at 2048.
@@ -95,7 +98,7 @@ def clock(rule: str, slots: Sequence[Slot]) -> tuple[Any, Any]:
     return count, count + in_dtype(1.0, dtype)
 
 
-def weight_so_far(beta: Hyper, t: Any) -> object:
+def weight_so_far(beta: Hyper, t: TensorVariable) -> TensorVariable:
     """``1 - beta**t``: the sum of the weights of a running mean from zero after t steps.
 
     By way of logarithms, which keeps the digits that 1 - 0.999 loses in float32.
@@ -108,12 +111,12 @@ def weight_so_far(beta: Hyper, t: Any) -> object:
     return -pt.expm1(t * in_dtype(logarithm, t.type.dtype))
 
 
-def hypers(**given: Hyper) -> list[Hyper]:
+def hypers(**given: object) -> list[Hyper]:
     """Hyper-parameters as floats or 0-d variables."""
     return [_hyper(name, value) for name, value in given.items()]
 
 
-def _hyper(name: str, value: object) -> object:
+def _hyper(name: str, value: object) -> Hyper:
     try:
         found = pt.as_tensor_variable(value) if isinstance(value, Variable) else np.asarray(value)
         kind = np.dtype(found.dtype).kind
@@ -129,7 +132,7 @@ def _hyper(name: str, value: object) -> object:
     return found if isinstance(found, Variable) else float(found)
 
 
-def in_dtype(value: Hyper, dtype: DTypeLike) -> Any:
+def in_dtype(value: Hyper, dtype: DTypeLike) -> TensorVariable:
     """A number or 0-d variable as a 0-d variable of that dtype."""
     if isinstance(value, Variable):
         return pt.cast(value, str(dtype))
@@ -139,7 +142,7 @@ def in_dtype(value: Hyper, dtype: DTypeLike) -> Any:
 # Arguments of rules, checked.
 
 
-def trainable(params: object, what: str = "params") -> list[Any]:
+def trainable(params: object, what: str = "params") -> list[TensorSharedVariable]:
     """The parameters that have gradients: those of floats. A warning names the others.
 
     >>> import numpy as np, pytensor
@@ -227,7 +230,7 @@ def check_loss(loss: object) -> None:
         )
 
 
-def fitted_gradient(param: Any, grad: Variable) -> Any:
+def fitted_gradient(param: Variable, grad: Variable) -> Variable:
     """A gradient in its parameter's dtype and static shape."""
     try:
         found = pt.as_tensor_variable(grad)
@@ -269,7 +272,7 @@ def pairs(updates: Any, what: str) -> Updates:
     return found
 
 
-def fitted(target: Any, new: object, what: str) -> Any:
+def fitted(target: SharedVariable, new: object, what: str) -> Variable:
     """A new value that the variable can take.
 
     Raises
@@ -290,18 +293,19 @@ def fitted(target: Any, new: object, what: str) -> Any:
     )
 
 
-def zeros_like(variable: Variable, name: str) -> object:
+def zeros_like(variable: SharedVariable, name: str) -> TensorSharedVariable:
     """A shared variable of the same type and shape, zero."""
     zeros = np.zeros(shape_of(variable), variable.type.dtype)
-    return pytensor.shared(zeros, name=name, shape=variable.type.shape)
+    found: TensorSharedVariable = pytensor.shared(zeros, name=name, shape=variable.type.shape)
+    return found
 
 
-def shape_of(variable: Any) -> tuple[int, ...]:
+def shape_of(variable: SharedVariable) -> tuple[int, ...]:
     """The shape that the variable's value has now."""
     return tuple(np.shape(variable.get_value(borrow=True)))
 
 
-def is_float(variable: Any) -> bool:
+def is_float(variable: Variable) -> bool:
     return np.dtype(getattr(variable.type, "dtype", "O")).kind == "f"
 
 
