@@ -12,26 +12,26 @@
 
 import synkhronos.extensions.updates as updates
 from synkhronos._public import belong_to as _belong_to
-from synkhronos.extensions._apart.free.function import FreeFunction as FreeFunction
-from synkhronos.extensions._apart.free.run import Death as Death
-from synkhronos.extensions._apart.free.run import Run as Run
-from synkhronos.extensions._apart.nodes.function import NodesFunction as NodesFunction
-from synkhronos.extensions._apart.nodes.run import NodesRun as NodesRun
-from synkhronos.extensions._apart.points import Point as Point
-from synkhronos.extensions._apart.rounds.function import RoundFunction as RoundFunction
-from synkhronos.extensions._apart.separate import LocalFunction as LocalFunction
+from synkhronos.extensions._apart.free.function import FreeFunction
+from synkhronos.extensions._apart.free.run import Death, Run
+from synkhronos.extensions._apart.nodes.function import NodesFunction
+from synkhronos.extensions._apart.nodes.run import NodesRun
+from synkhronos.extensions._apart.points import Point
+from synkhronos.extensions._apart.rounds.function import RoundFunction
+from synkhronos.extensions._apart.separate import LocalFunction
 from synkhronos.extensions._apart.separate import (
     make_local_train_function as make_local_train_function,
 )
-from synkhronos.extensions._rows.batches import Batches as Batches
-from synkhronos.extensions._rows.loader import Loader as Loader
-from synkhronos.extensions._saving.checkpoints import Checkpoints as Checkpoints
-from synkhronos.extensions._step.exchanges import HalfPrecision as HalfPrecision
-from synkhronos.extensions._step.exchanges import TopK as TopK
-from synkhronos.extensions._step.function import TrainFunction as TrainFunction
-from synkhronos.extensions.train import make_train_function as make_train_function
-from synkhronos.extensions.train import make_train_function_pytensor as make_train_function_pytensor
-from synkhronos.extensions.train import make_train_function_theano as make_train_function_theano
+from synkhronos.extensions._rows.batches import Batches
+from synkhronos.extensions._rows.loader import Loader
+from synkhronos.extensions._saving.checkpoints import Checkpoints
+from synkhronos.extensions._step.exchanges import HalfPrecision, TopK
+from synkhronos.extensions._step.function import TrainFunction
+from synkhronos.extensions.train import (
+    make_train_function,
+    make_train_function_pytensor,
+    make_train_function_theano,
+)
 
 __all__ = [
     "Batches",

@@ -25,16 +25,18 @@ from synkhronos.nn._noise import noise
 from synkhronos.nn._pooling import avg_pool2d, max_pool2d
 
 if TYPE_CHECKING:
-    from synkhronos.nn.layers import AvgPool1D as AvgPool1D
-    from synkhronos.nn.layers import AvgPool2D as AvgPool2D
-    from synkhronos.nn.layers import BatchNorm as BatchNorm
-    from synkhronos.nn.layers import Conv1D as Conv1D
-    from synkhronos.nn.layers import Conv2D as Conv2D
-    from synkhronos.nn.layers import ConvTranspose1D as ConvTranspose1D
-    from synkhronos.nn.layers import ConvTranspose2D as ConvTranspose2D
-    from synkhronos.nn.layers import MaxPool1D as MaxPool1D
-    from synkhronos.nn.layers import MaxPool2D as MaxPool2D
-    from synkhronos.nn.layers import state_updates as state_updates
+    from synkhronos.nn.layers import (
+        AvgPool1D,
+        AvgPool2D,
+        BatchNorm,
+        Conv1D,
+        Conv2D,
+        ConvTranspose1D,
+        ConvTranspose2D,
+        MaxPool1D,
+        MaxPool2D,
+        state_updates,
+    )
 
 __all__ = [
     "AvgPool1D",

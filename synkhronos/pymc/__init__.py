@@ -24,27 +24,23 @@ from typing import TYPE_CHECKING
 from synkhronos._public import imported_late as _imported_late
 
 if TYPE_CHECKING:
-    from synkhronos.pymc._after.densities import compute_log_likelihood as compute_log_likelihood
-    from synkhronos.pymc._after.densities import compute_log_prior as compute_log_prior
+    from synkhronos.pymc._after.densities import compute_log_likelihood, compute_log_prior
     from synkhronos.pymc._after.deterministics import (
         compute_deterministics as compute_deterministics,
     )
-    from synkhronos.pymc._after.loo import loo as loo
+    from synkhronos.pymc._after.loo import loo
     from synkhronos.pymc._after.predictive import (
         sample_posterior_predictive as sample_posterior_predictive,
     )
     from synkhronos.pymc._after.predictive import (
         sample_prior_predictive as sample_prior_predictive,
     )
-    from synkhronos.pymc._chains.sampling import sample as sample
-    from synkhronos.pymc._density.fast import fast as fast
-    from synkhronos.pymc._group.advice import Advice as Advice
-    from synkhronos.pymc._group.parallel import Parallel as Parallel
-    from synkhronos.pymc._group.parallel import advise as advise
-    from synkhronos.pymc._group.parallel import divide as divide
-    from synkhronos.pymc._group.parallel import parallel as parallel
-    from synkhronos.pymc._map.mapped import map as map
-    from synkhronos.pymc._map.results import Fits as Fits
+    from synkhronos.pymc._chains.sampling import sample
+    from synkhronos.pymc._density.fast import fast
+    from synkhronos.pymc._group.advice import Advice
+    from synkhronos.pymc._group.parallel import Parallel, advise, divide, parallel
+    from synkhronos.pymc._map.mapped import map
+    from synkhronos.pymc._map.results import Fits
 
 _HOMES = {
     "Advice": "_group.advice",

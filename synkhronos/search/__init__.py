@@ -12,9 +12,9 @@ It needs the extra: ``pip install "synkhronos[search]"``. A trial's process impo
 """
 
 from synkhronos._public import belong_to as _belong_to
-from synkhronos.search._search import search as search
-from synkhronos.search._studies import open_study as open_study
-from synkhronos.search._trial import Trial as Trial
+from synkhronos.search._search import search
+from synkhronos.search._studies import open_study
+from synkhronos.search._trial import Trial
 
 __all__ = ["Trial", "open_study", "search"]
 

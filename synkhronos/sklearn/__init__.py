@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from synkhronos._public import imported_late as _imported_late
 
 if TYPE_CHECKING:
-    from synkhronos.sklearn._estimators import SynkClassifier as SynkClassifier
-    from synkhronos.sklearn._estimators import SynkRegressor as SynkRegressor
+    from synkhronos.sklearn._estimators import SynkClassifier, SynkRegressor
 
 __all__ = ["SynkClassifier", "SynkRegressor"]
 

@@ -11,29 +11,21 @@
 """
 
 from synkhronos._public import belong_to as _belong_to
-from synkhronos.training import metrics as metrics
-from synkhronos.training import sources as sources
-from synkhronos.training._pairs.alternate import Alternate as Alternate
-from synkhronos.training._pairs.pair import Pair as Pair
-from synkhronos.training._record.history import History as History
-from synkhronos.training._record.recorder import Recorder as Recorder
-from synkhronos.training._record.run_folder import read_metrics as read_metrics
-from synkhronos.training._run.augmentation import augmentation_words as augmentation_words
-from synkhronos.training._run.evaluation import Evaluation as Evaluation
-from synkhronos.training._run.events import Event as Event
-from synkhronos.training.callbacks import Best as Best
-from synkhronos.training.callbacks import EarlyStopping as EarlyStopping
-from synkhronos.training.callbacks import Plateau as Plateau
-from synkhronos.training.callbacks import Target as Target
-from synkhronos.training.fit import fit as fit
-from synkhronos.training.metrics import Metric as Metric
-from synkhronos.training.net import Net as Net
-from synkhronos.training.optimizers import averages_of as averages_of
-from synkhronos.training.optimizers import clipped as clipped
-from synkhronos.training.optimizers import ema as ema
-from synkhronos.training.optimizers import guarded as guarded
-from synkhronos.training.optimizers import scheduled as scheduled
-from synkhronos.training.trainer import Trainer as Trainer
+from synkhronos.training import metrics, sources
+from synkhronos.training._pairs.alternate import Alternate
+from synkhronos.training._pairs.pair import Pair
+from synkhronos.training._record.history import History
+from synkhronos.training._record.recorder import Recorder
+from synkhronos.training._record.run_folder import read_metrics
+from synkhronos.training._run.augmentation import augmentation_words
+from synkhronos.training._run.evaluation import Evaluation
+from synkhronos.training._run.events import Event
+from synkhronos.training.callbacks import Best, EarlyStopping, Plateau, Target
+from synkhronos.training.fit import fit
+from synkhronos.training.metrics import Metric
+from synkhronos.training.net import Net
+from synkhronos.training.optimizers import averages_of, clipped, ema, guarded, scheduled
+from synkhronos.training.trainer import Trainer
 
 __all__ = [
     "Alternate",

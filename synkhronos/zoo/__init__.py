@@ -26,23 +26,16 @@ from typing import TYPE_CHECKING
 from synkhronos._public import imported_late as _imported_late
 
 if TYPE_CHECKING:
-    from synkhronos.zoo._alexnet import alexnet as alexnet
-    from synkhronos.zoo._cnn import cnn as cnn
-    from synkhronos.zoo._dense import mlp as mlp
-    from synkhronos.zoo._densenet import densenet as densenet
-    from synkhronos.zoo._gan import adversarial as adversarial
-    from synkhronos.zoo._gan import dcgan as dcgan
-    from synkhronos.zoo._gan import lsgan as lsgan
-    from synkhronos.zoo._gan import wgan as wgan
-    from synkhronos.zoo._inception import googlenet as googlenet
-    from synkhronos.zoo._inception import inception_v3 as inception_v3
-    from synkhronos.zoo._mobilenet import mobilenet as mobilenet
-    from synkhronos.zoo._resnet import cifar_resnet as cifar_resnet
-    from synkhronos.zoo._resnet import resnet as resnet
-    from synkhronos.zoo._resnet import wide_resnet as wide_resnet
-    from synkhronos.zoo._sequences import lstm as lstm
-    from synkhronos.zoo._sequences import transformer as transformer
-    from synkhronos.zoo._vgg import vgg as vgg
+    from synkhronos.zoo._alexnet import alexnet
+    from synkhronos.zoo._cnn import cnn
+    from synkhronos.zoo._dense import mlp
+    from synkhronos.zoo._densenet import densenet
+    from synkhronos.zoo._gan import adversarial, dcgan, lsgan, wgan
+    from synkhronos.zoo._inception import googlenet, inception_v3
+    from synkhronos.zoo._mobilenet import mobilenet
+    from synkhronos.zoo._resnet import cifar_resnet, resnet, wide_resnet
+    from synkhronos.zoo._sequences import lstm, transformer
+    from synkhronos.zoo._vgg import vgg
 
 __all__ = [
     "adversarial",

@@ -34,12 +34,11 @@ import synkhronos.extensions.updates._rules as _rules
 from synkhronos._checks import check_options, shown
 from synkhronos._engine.graph_types import Variables
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos.extensions.updates._momentum import apply_momentum as apply_momentum
+from synkhronos.extensions.updates._momentum import apply_momentum
 from synkhronos.extensions.updates._momentum import (
     apply_nesterov_momentum as apply_nesterov_momentum,
 )
-from synkhronos.extensions.updates._norms import norm_constraint as norm_constraint
-from synkhronos.extensions.updates._norms import total_norm_constraint as total_norm_constraint
+from synkhronos.extensions.updates._norms import norm_constraint, total_norm_constraint
 from synkhronos.extensions.updates._slots import (
     Hyper,
     Updates,

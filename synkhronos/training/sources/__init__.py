@@ -51,21 +51,17 @@ into a few numbers for each file, and other processes open the files by the same
 """
 
 from synkhronos._public import belong_to as _belong_to
-from synkhronos.training.sources._csv import csv as csv
-from synkhronos.training.sources._files import FileSource as FileSource
-from synkhronos.training.sources._hdf5 import hdf5 as hdf5
-from synkhronos.training.sources._idx import cifar10 as cifar10
-from synkhronos.training.sources._idx import idx as idx
-from synkhronos.training.sources._images import ImageSource as ImageSource
-from synkhronos.training.sources._images import images as images
-from synkhronos.training.sources._known import Split as Split
-from synkhronos.training.sources._known import known as known
-from synkhronos.training.sources._npy import npy as npy
-from synkhronos.training.sources._npz import npz as npz
-from synkhronos.training.sources._parquet import parquet as parquet
-from synkhronos.training.sources._synthetic import SyntheticSource as SyntheticSource
-from synkhronos.training.sources._synthetic import synthetic as synthetic
-from synkhronos.training.sources._zarr import zarr as zarr
+from synkhronos.training.sources._csv import csv
+from synkhronos.training.sources._files import FileSource
+from synkhronos.training.sources._hdf5 import hdf5
+from synkhronos.training.sources._idx import cifar10, idx
+from synkhronos.training.sources._images import ImageSource, images
+from synkhronos.training.sources._known import Split, known
+from synkhronos.training.sources._npy import npy
+from synkhronos.training.sources._npz import npz
+from synkhronos.training.sources._parquet import parquet
+from synkhronos.training.sources._synthetic import SyntheticSource, synthetic
+from synkhronos.training.sources._zarr import zarr
 
 __all__ = [
     "FileSource",
