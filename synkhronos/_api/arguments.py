@@ -14,6 +14,7 @@ from synkhronos._api.data import Data
 from synkhronos._api.scattered_data import ScatteredData
 from synkhronos._api.unusable import aligned, is_masked, why_unusable
 from synkhronos._checks import check_integer, shown
+from synkhronos._engine.commands.call import portable
 from synkhronos._engine.function_plan import Plan
 from synkhronos._engine.group import Group
 from synkhronos._engine.replicas import is_dense
@@ -97,7 +98,7 @@ class Arguments:
             value = aligned(value)
         try:
             filtered = kind.filter(
-                value if option.strict or not dense else _plain(value),
+                value if option.strict or not dense else portable(value),
                 strict=option.strict,
                 allow_downcast=option.allow_downcast,
             )
@@ -240,12 +241,6 @@ def _why(kind: TensorType, value: object, exc: Exception | None = None, allow: s
         array = "value" if isinstance(value, np.ndarray) else "np.asarray(value)"
         return f'cast it, {array}.astype("{kind.dtype}"); make Data of it once, {made}; or {allow}'
     return str(exc)
-
-
-def _plain(value: object) -> object:
-    """Arrays as PyTensor takes them: those of other libraries become those of numpy."""
-    foreign = hasattr(value, "__array__") and not isinstance(value, np.generic)
-    return np.asarray(value) if foreign else value
 
 
 def _default(value: object) -> object:

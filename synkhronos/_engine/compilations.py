@@ -104,7 +104,8 @@ class Compilations:
 
 def _exact(value: Variable, slicing: Slicing, rows: list[Variable]) -> bool:
     """Whether it is proved, and not only named by the user, how slices make a value."""
-    if Reduction.AVG in slicing.reductions and np.dtype(_dtype(value)).kind in "biu":
+    integer = np.dtype(getattr(value.type, "dtype", float)).kind in "biu"
+    if integer and Reduction.AVG in slicing.reductions:
         return False  # their mean is not an integer
     if not depends_on(value, rows):
         return not {Reduction.SUM, Reduction.PROD, Reduction.GATHER} & set(slicing.reductions)
@@ -114,7 +115,3 @@ def _exact(value: Variable, slicing: Slicing, rows: list[Variable]) -> bool:
     if proof.finished is not None or slicing.finish is not None:
         return proof.finished is not None and slicing.finish is not None
     return parse(proof.partials[0].reduction) is slicing.reductions[0]
-
-
-def _dtype(value: Variable) -> str:
-    return str(getattr(value.type, "dtype", "float64"))

@@ -74,7 +74,7 @@ class Decomposition:
         factors = self._scaling.ordered(rows.factors)
         if not factors:
             return self._gathered(variable, rows.axis)
-        if not all(map(_is_separable, factors)) or (
+        if not all(f.variable is not None and is_scalar(f.variable) for f in factors) or (
             len(factors) > 1 and not all(f.removable for f in factors)
         ):
             raise Stuck("its rows are scaled by values over all rows")
@@ -245,7 +245,3 @@ def _filled(variable: Variable, number: int) -> Variable:
 
 def _is_counted(value: object) -> bool:
     return isinstance(value, Count) and value.power == 1
-
-
-def _is_separable(factor: Factor) -> bool:
-    return factor.variable is not None and is_scalar(factor.variable)

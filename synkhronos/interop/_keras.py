@@ -260,7 +260,8 @@ def _rows(
 ) -> object:
     """Losses of rows, or what the model predicts."""
     before = source.inputs + compared + (training and source.random)
-    rows, weights, state = _cut(made, before, inputs)
+    last = before + len(made.model.trainable_variables)
+    rows, weights, state = inputs[:before], inputs[before:last], inputs[last:]
     words = rows[-1] if training and source.random else None
     scores, _ = _called(made, rows[: source.inputs], weights, state, words, training)
     if not compared:
@@ -268,14 +269,6 @@ def _rows(
     losses = made.loss(rows[source.inputs], scores)
     entries = losses.reshape(len(losses), -1)
     return entries.sum(axis=1) if source.summed else entries.mean(axis=1)
-
-
-def _cut(
-    made: SimpleNamespace, before: int, inputs: Sequence[object]
-) -> tuple[Any, object, object]:
-    """Rows, weights and state."""
-    last = before + len(made.model.trainable_variables)
-    return inputs[:before], inputs[before:last], inputs[last:]
 
 
 def _called(

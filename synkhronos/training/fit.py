@@ -295,7 +295,8 @@ def fit(
     evaluated = {**net.metrics, **(metrics or {})}
     if validation is not None or test is not None:
         _tell_of_noise(evaluated, train)
-        evaluated = {"loss": _named(net.loss, reduction), **evaluated}
+        loss = net.loss if reduction is None else (net.loss, reduction)
+        evaluated = {"loss": loss, **evaluated}
     given |= {
         "metrics": evaluated,
         "callbacks": [*checks, *callbacks, *behind] if checks or behind else callbacks,
@@ -353,10 +354,6 @@ def _check_together(
             f"exchange={exchange} this one has not: leave one of them out"
         )
     return verify, trace
-
-
-def _named(loss: Variable, reduction: str | None) -> object:
-    return loss if reduction is None else (loss, reduction)
 
 
 def _in_their_dtype(

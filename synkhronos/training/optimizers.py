@@ -159,7 +159,7 @@ def guarded(rule: Rule) -> Rule:
         kept = trainable(params)
         grads = gradients(loss_or_grads, params, kept)
         updates = apply_rule(rule, grads, kept, args, kwargs)
-        bad = pt.add(*[pt.sum(_not_finite(g)) for g in grads])
+        bad = pt.add(*[pt.sum(pt.or_(pt.isnan(g), pt.isinf(g))) for g in grads])
         whole = pt.eq(bad, 0)
         skipped = pytensor.shared(np.zeros((), np.int64), name="steps skipped")
         setattr(skipped.tag, _SKIPPED, True)
@@ -285,10 +285,6 @@ def scheduled(rule: Rule, schedule: Callable[[TensorVariable], object], **option
         return {**updates, step: step + 1}
 
     return _named(timed, rule)
-
-
-def _not_finite(gradient: TensorVariable) -> object:
-    return pt.or_(pt.isnan(gradient), pt.isinf(gradient))
 
 
 def _check_rule(what: str, rule: object) -> None:

@@ -77,7 +77,8 @@ def cnn(
     seen = images(size, channels, augment)
     x = seen.seen
     for i, filters in enumerate(blocks):
-        if not isinstance(filters, Sequence) or not filters or not all(map(_counts, filters)):
+        several = isinstance(filters, Sequence) and len(filters) > 0
+        if not several or not all(type(n) is int and n > 0 for n in filters):
             raise InputError(
                 f"blocks={shown(blocks)}: give the filters of each convolution, block by block, "
                 "such as [[32, 32], [64, 64]]"
@@ -90,7 +91,3 @@ def cnn(
     for number, new in enumerate(units):
         x = drop(f"dense{number}_drop", relu(linear(f"dense{number}", x, new)), dropout, seed)
     return classifier(seen, linear("scores", x, classes))
-
-
-def _counts(value: object) -> bool:
-    return type(value) is int and value > 0

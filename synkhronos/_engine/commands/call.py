@@ -640,7 +640,7 @@ def contribute_call(call: Call, member: Member, part: Part, outputs: Sequence[ob
     keep = member.rank == owner and member.master not in part.participants
     return Contribution(
         [
-            _portable(v) if op is not None or keep else None
+            portable(v) if op is not None or keep else None
             for v, op in zip(values, call.reductions, strict=True)
         ]
     )
@@ -686,8 +686,8 @@ def _combine_one(
     return np.array(first) if dense else first
 
 
-def _portable(value: object) -> object:
-    """A value that can be sent; only arrays of other libraries become those of numpy."""
+def portable(value: object) -> object:
+    """A value that PyTensor takes, and that can be sent: arrays of others become numpy's."""
     foreign = hasattr(value, "__array__") and not isinstance(value, np.generic)
     return np.asarray(value) if foreign else value
 

@@ -17,6 +17,7 @@ from synkhronos.training._record.run_folder import (
     read_starts,
     writer_of,
 )
+from synkhronos.training._record.scalars import text_of
 
 # Where time goes, for a reader: the phases of the clocks that each part is made of.
 SPLIT = {
@@ -115,9 +116,9 @@ def read_run(folder: str | os.PathLike[str], number: int, name: str) -> Run:
         ended=ended,
         began=_began(starts, lines),
         lasted=_lasted(starts, lines),
-        command=" ".join(map(_text, argv)) if isinstance(argv, list) else "",
+        command=" ".join(map(text_of, argv)) if isinstance(argv, list) else "",
         place=", ".join(
-            f"{key} {_text(latest[key])}" for key in ("host", "pid", "cwd") if key in latest
+            f"{key} {text_of(latest[key])}" for key in ("host", "pid", "cwd") if key in latest
         ),
         starts=len(starts),
         config=dict(_flat("", latest.get("config"))),
@@ -135,7 +136,7 @@ def read_run(folder: str | os.PathLike[str], number: int, name: str) -> Run:
 def _state(path: Path, lines: Sequence[Mapping[str, object]]) -> tuple[str, bool]:
     latest = lines[-1] if lines else {}
     if latest.get("kind") == "end":
-        reason = _text(latest.get("reason"))
+        reason = text_of(latest.get("reason"))
         return (f"ended: {reason}", True) if reason else ("ended by an exception", False)
     pid = writer_of(path)
     if pid is not None and Path(f"/proc/{pid}").exists():
@@ -145,7 +146,7 @@ def _state(path: Path, lines: Sequence[Mapping[str, object]]) -> tuple[str, bool
 
 def _began(starts: Sequence[Mapping[str, object]], lines: Sequence[Mapping[str, object]]) -> str:
     if starts:
-        return _text(starts[0].get("time")).replace("T", " ")
+        return text_of(starts[0].get("time")).replace("T", " ")
     return _when(lines[0].get("time"))
 
 
@@ -170,12 +171,6 @@ def _when(seconds: Any) -> str:
         return ""
 
 
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
 def _flat(path: str, value: object) -> Iterator[tuple[str, str]]:
     """The values in an object by their paths, without those that are not there."""
     if isinstance(value, Mapping):
@@ -185,21 +180,21 @@ def _flat(path: str, value: object) -> Iterator[tuple[str, str]]:
         for i, item in enumerate(value):
             yield from _flat(f"{path}[{i}]", item)
     elif value is not None:
-        yield path, ", ".join(map(_text, value)) if isinstance(value, list) else _text(value)
+        yield path, ", ".join(map(text_of, value)) if isinstance(value, list) else text_of(value)
 
 
 def _note(line: Mapping[str, object]) -> Note:
-    what, text = _text(line.get("what")), _text(line.get("text"))
-    return Note(_when(line.get("time")), _text(line.get("step")), what, text)
+    what, text = text_of(line.get("what")), text_of(line.get("text"))
+    return Note(_when(line.get("time")), text_of(line.get("step")), what, text)
 
 
 def _checkpoint(line: Mapping[str, object]) -> Checkpoint:
-    when, step, epoch = _when(line.get("time")), _text(line.get("step")), _text(line.get("epoch"))
-    return Checkpoint(Path(_text(line.get("path"))).name, when, step, epoch)
+    path, step, epoch = (text_of(line.get(name)) for name in ("path", "step", "epoch"))
+    return Checkpoint(Path(path).name, _when(line.get("time")), step, epoch)
 
 
 def _is_there(run: Path, line: Mapping[str, object]) -> bool:
-    name = Path(_text(line.get("path"))).name
+    name = Path(text_of(line.get("path"))).name
     try:
         return bool(name) and (run / "ckpt" / name).exists()
     except (OSError, ValueError):  # no name of a file
@@ -224,14 +219,14 @@ def _last(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     if "loss" in values:  # first
         found["loss"] = values["loss"]
     found |= values
-    return {name: _text(value) for name, value in found.items()}
+    return {name: text_of(value) for name, value in found.items()}
 
 
 def curves(lines: Sequence[Mapping[str, object]]) -> dict[str, Series]:
     """The curves of all metrics, by title; those of epochs come first."""
     found: dict[tuple[str, str], Series] = {}
     for line in lines:
-        kind, step = _text(line.get("kind")), line.get("step")
+        kind, step = text_of(line.get("kind")), line.get("step")
         if kind in _NO_CURVES or not is_number(step):
             continue
         values = dict(_values(line))

@@ -126,12 +126,8 @@ def expanded_by_hand(nodes: str) -> list[str]:
     >>> expanded_by_hand("n[001-003,7],gpu2,r[1-2]c[0-1]")
     ['n001', 'n002', 'n003', 'n7', 'gpu2', 'r1c0', 'r1c1', 'r2c0', 'r2c1']
     """
-    return [name for entry in _entries(nodes) for name in _names(entry, nodes)]
-
-
-def _entries(nodes: str) -> list[str]:
-    """The list, cut at the commas outside of brackets."""
-    return [entry for entry in re.split(r",(?![^\[]*\])", nodes.strip()) if entry]
+    entries = re.split(r",(?![^\[]*\])", nodes.strip())  # at commas outside of brackets
+    return [name for entry in entries if entry for name in _names(entry, nodes)]
 
 
 def _names(entry: str, nodes: str) -> Iterator[str]:

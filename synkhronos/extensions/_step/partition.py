@@ -218,13 +218,16 @@ class _Partitioner:
                 owner[p] = owner[g] = i
         reads = {s: self._reads(v) for s, v in new.items()}
         group = {i: {i} for i in owner.values()}  # parameters that are mixed with one another
-        for shared in self._by_dependence(new, reads, owner):
+        # parameters first, then the states that read a gradient, then the others
+        for shared in sorted(
+            new, key=lambda s: (s not in owner, not any(v in owner for v in reads[s]))
+        ):
             touched = {owner[v] for v in reads[shared] if v in owner} | (
                 {owner[shared]} if shared in owner else set()
             )
-            if not touched:
+            if not touched and shared.type.ndim:  # a 0-d one is of the whole rule, as a count
                 touched = {owner[s] for s, read in reads.items() if s in owner and shared in read}
-            if not touched or (not shared.type.ndim and self._is_count(shared, reads, owner)):
+            if not touched:
                 continue
             merged = set().union(*(group[i] for i in touched))
             for i in merged:
@@ -254,24 +257,6 @@ class _Partitioner:
         shape = _shape(first[0])
         alike = [s for s in states if _shape(s) == shape]
         return Unit(params, (*first, *alike), tuple(s for s in states if s not in alike))
-
-    def _by_dependence(
-        self,
-        new: dict[SharedVariable, Variable],
-        reads: dict[SharedVariable, set[Variable]],
-        owner: dict[Variable, int],
-    ) -> list[SharedVariable]:
-        """Parameters first, then the states that read a gradient, then the others."""
-        return sorted(new, key=lambda s: (s not in owner, not any(v in owner for v in reads[s])))
-
-    def _is_count(
-        self,
-        shared: SharedVariable,
-        reads: dict[SharedVariable, set[Variable]],
-        owner: dict[Variable, int],
-    ) -> bool:
-        """Whether a 0-d state is independent of all parameters."""
-        return shared not in owner and not any(v in owner for v in reads[shared])
 
     def _reads(self, root: Variable) -> set[Variable]:
         """The leaves that a value depends on, other than by totals."""

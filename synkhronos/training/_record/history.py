@@ -12,7 +12,7 @@ from typing import Any, overload
 from synkhronos._api.tables import Table
 from synkhronos._errors import BackendMissing
 from synkhronos._host import files
-from synkhronos.training._record.scalars import plain
+from synkhronos.training._record.scalars import plain, text_of
 
 _ENDS = 5  # rows at each end of what is shown of a long history
 
@@ -194,13 +194,7 @@ class History:
         return [*self._texts(self._rows[:_ENDS]), between, *self._texts(self._rows[-_ENDS:])]
 
     def _texts(self, rows: Sequence[Mapping[str, object]]) -> list[list[str]]:
-        return [[_text(row.get(name)) for name in self._columns] for row in rows]
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+        return [[text_of(row.get(name)) for name in self._columns] for row in rows]
 
 
 def _of_one_type(column: list[object]) -> list[object]:

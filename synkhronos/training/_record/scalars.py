@@ -8,6 +8,13 @@ from synkhronos._checks import shown
 from synkhronos._errors import InputTypeError
 
 
+def text_of(value: object) -> str:
+    """A value of a table, as people read it."""
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def plain(name: str, value: Any) -> int | float | str | bool | None:
     """One number, text, truth value or None; numbers of numpy and JAX become Python's.
 

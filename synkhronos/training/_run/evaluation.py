@@ -13,7 +13,7 @@ These rules hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -170,7 +170,8 @@ class Evaluation:
         )
 
     def _check_many(self, modes: Sequence[object]) -> None:
-        for name, mode in zip(self._owners(), modes, strict=True):
+        owners = [name for name, metric in self._metrics.items() for _ in _outputs(name, metric)]
+        for name, mode in zip(owners, modes, strict=True):
             named_none = mode is None and isinstance(self._metrics[name], tuple)
             gathers = mode == "gather" and not isinstance(self._metrics[name], Metric)
             if mode not in _ADDED or named_none or gathers:
@@ -179,10 +180,6 @@ class Evaluation:
                     "are read in batches: make it a Metric, of sums over rows and a function of "
                     "these sums"
                 )
-
-    def _owners(self) -> Iterator[str]:
-        for name, metric in self._metrics.items():
-            yield from [name] * (len(metric.sums) if isinstance(metric, Metric) else 1)
 
     def _finished(self, values: Sequence[object]) -> dict[str, object]:
         found, left = {}, list(values)

@@ -164,15 +164,11 @@ def _cast(fields: Values, kind: str) -> Values:
         found = fields.cast(kind)
     except arrow().ArrowInvalid:
         return None
-    if kind.endswith("int64") and _any(
-        arrow().compute.match_substring(fields, "x", ignore_case=True)
-    ):
-        return None  # pyarrow takes 0x10, which is no number in decimals
+    if kind.endswith("int64"):
+        compute = arrow().compute
+        has_x = compute.any(compute.match_substring(fields, "x", ignore_case=True))
+        return None if has_x.as_py() else found  # pyarrow takes 0x10, which is not decimal
     return found
-
-
-def _any(found: Values) -> bool:
-    return bool(arrow().compute.any(found).as_py())
 
 
 def _first_text(fields: Values) -> int:
