@@ -266,6 +266,19 @@ def test_rooms_of_a_folder_point_down() -> None:
     assert found
 
 
+def test_tables_of_private_folders_are_whole() -> None:
+    """The docstring of a folder that lists its modules names all of them."""
+    found = 0
+    for name, tree in modules().items():
+        inside = {m.split(".")[-1] for m in modules() if m.rpartition(".")[0] == name}
+        text = ast.get_docstring(tree) or ""
+        listed = set(re.findall(r"``(\w+)", text))
+        if "._" in f".{name}" and len(inside & listed) > 1:
+            found += 1
+            assert not inside - listed, name
+    assert found > 10
+
+
 def test_what_one_verb_needs_lies_in_its_folder() -> None:
     """`cli/_verb/` serves only that verb, and another file of `cli` several."""
     names = {name.split(".")[1] for name in modules() if name.startswith("cli.")}

@@ -9,5 +9,6 @@
 ``fork_safety``       whether this process can be forked, and why not
 ``interrupts``        Ctrl-C, delayed where a step is half done
 ``folded_stacks``     stacks as messages show them
+``slots``             slots of cores, with a ``slot_process`` in each; ``slot_pipe`` is its end
 ====================  ============================================================================
 """

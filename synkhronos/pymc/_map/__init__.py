@@ -7,6 +7,7 @@
 ``fitted``         ``Sampled``: what is done with what `fit` returns
 ``compilations``   compiled models of nutpie, which models of one graph share
 ``one_graph``      a model as a graph whose data are variables, and its key
+``digests``        digests of items, the same in every process
 ``names``          the names of items, and what follows from them: seeds, names of files
 ``results``        ``Fits``: results of items; a folder of files, each written as a whole
 =================  ===============================================================================
