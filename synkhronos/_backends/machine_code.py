@@ -29,6 +29,7 @@ def repeated(function: Any, arguments: Sequence[Any]) -> Callable[[], Sequence[A
         return functools.partial(function, *arguments)
     places = [container.storage for container in function.input_storage[: len(arguments)]]
     given = {id(place): [value] for place, value in zip(places, arguments, strict=True)}
+    # the arguments stay; values of shared variables are read from their storage in each call
     held = [given.get(id(storage), storage) for storage in storages]
 
     def call() -> Sequence[Any]:

@@ -309,6 +309,7 @@ class Leaders:
             )
         self._meeting += 1
         here = self.number, self._meeting
+        # small payloads travel with the agreement, and need no transfer
         payloads = _record(self.rank, payload) if payload else b""
         if self._children:
             branches = self._from_children.values()

@@ -71,6 +71,7 @@ class Board:
         """Begin a step; `count`: of the steps that chance follows from."""
         self._weights[:] = weights
         self._words[_COUNT] = count
+        # the last store: the process reads the others when it sees the step
         self._words[_STEP] = step
 
     @property
@@ -107,6 +108,7 @@ class Board:
         said = text.encode()[-_TEXT_BYTES:]
         self._text[: len(said)] = said
         self._words[_LENGTH] = len(said)
+        # the last store, as in `begin`
         self._words[_FAILED] = node + 1
 
     @property

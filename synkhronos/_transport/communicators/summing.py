@@ -216,6 +216,7 @@ class Summing:
         sent = whole
         if self._halves[v]:
             sent = self._rounded(whole, number, 0)
+        # each node begins with another one, so that not all send to the first at once
         for node in (*range(self._node + 1, self._nodes), *range(self._node + 1)):
             a, b = chunk.share(node, self._nodes)
             if a == b:

@@ -102,6 +102,7 @@ class Meeting:
             if hi > lo and any(weights):
                 parts = [own[lo:hi] for own in averaged[i].own]
                 reduce_into(total[lo:hi], parts, Reduction.AVG, weights)
+                # this node's share of the mean over all nodes
                 total[lo:hi] *= sum(weights)
             else:
                 total[lo:hi] = 0

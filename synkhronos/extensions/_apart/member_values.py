@@ -85,6 +85,7 @@ class MemberValues(MemberState):
         """Compute the outputs of a call from this member's own values; see `compute_call`."""
         try:
             for storage, _, own in self._shown:
+                # only while it computes: between two steps everybody sees the centre
                 storage[0] = own[0]
             return compute_call(call, member, ready)
         finally:
@@ -140,6 +141,7 @@ class MemberValues(MemberState):
         for (leaf, averaged), value in zip(partials, outputs, strict=False):
             whole = as_float(value) * (1.0 if averaged else factor)
             leaves[leaf] = np.array(whole, leaves[leaf].dtype)
+        # what can fail is done here, before all have come
         update = self._updated(gradients, 1.0 if average else factor, leaves)
 
         def make() -> None:
@@ -214,9 +216,11 @@ class MemberValues(MemberState):
         meeting = Meeting(rule, self._rows, here, publish, comm)
         treated = [v for v in self._vectors if meeting.treats(v)]
         self._bring([kind for kind in KINDS if meeting.reads(kind)])
+        # copied before anybody writes
         swapped = self._swapped(comm, rule, number) if meeting.swaps else None
         meeting.add_up([v for v in treated if meeting.averages(v)])
         states = meeting.states(self._states, self._first_states())
+        # until here a failure changes nothing; from here on the centre is torn by one
         comm.enter()
         member.changes.in_place = [entry for entry, _ in self.entries]
         meeting.change(treated)
@@ -262,6 +266,7 @@ class MemberValues(MemberState):
         """The values of the member that this one swaps with; None if it keeps its own."""
         assert rule is not None
         found = None
+        # pair by pair, in one order: all members count the same exchanges
         for rank, partner in enumerate(rule.partners(number, comm.size)):
             if rank != partner:
                 given = self._swapped_values() if comm.rank == partner else None

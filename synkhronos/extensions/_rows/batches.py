@@ -276,6 +276,7 @@ class EpochWalk:
     def rows(self, number: int) -> np.ndarray:
         """The rows of a batch."""
         start, stop = self.span(number)
+        # the order must survive whatever the user does to a batch
         return self._order[start:stop].copy()
 
     def step(self, number: int) -> bool:

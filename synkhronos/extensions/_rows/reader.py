@@ -173,6 +173,7 @@ def _read_all(
     for source in sources:
         target = targets[len(arrays)] if len(arrays) < len(targets) else None
         try:
+            # a sorted read cannot write to its place: the batch keeps its order
             found = source.read(asked, target if order is None else None)
             several = several or isinstance(found, tuple)
             for array in found if isinstance(found, tuple) else (found,):

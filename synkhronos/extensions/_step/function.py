@@ -155,7 +155,9 @@ class TrainFunction(PlanMethods, TrainingFunction, ProcessBound, Advised):
         if not made.installed:
             self._linked = False
             self._install()
+        # in each step: the user may have set a parameter, or a command have parted the members
         made.settle()
+        # beside the command, so that this stays the same object and travels as a number
         made.post_leaves(asked.args, asked.kwargs)
         if not made.plan.order:
             return made.call(asked)

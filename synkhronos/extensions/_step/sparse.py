@@ -73,6 +73,7 @@ class SparseSum:
             numbers = largest(sums, k)
             mine = Sparse(numbers, sums[numbers])
         found = comm.run_between_nodes(sum_of_largest(mine, k, self._node, comm.nodes))
+        # as a dense sum would be: NaN on all nodes. What was kept stays so
         if found is None or mine is None:
             for piece, residual in self._every:
                 piece[...] = residual
@@ -82,6 +83,7 @@ class SparseSum:
         cuts = np.searchsorted(found.numbers, self._starts)
         for total, start, a, b in zip(self._totals, self._starts, cuts, cuts[1:], strict=False):
             total[found.numbers[a:b] - start] = found.values[a:b]
+        # what has been added is kept no longer
         sums[np.intersect1d(mine.numbers, found.numbers, assume_unique=True)] = 0
 
     def keep(self) -> None:

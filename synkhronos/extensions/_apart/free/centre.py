@@ -57,6 +57,7 @@ class Centre:
 
         A copy that others may have written to meanwhile is made again, at last in a turn.
         """
+        # where stores are seen in another order, an unchanged number proves nothing
         for _ in range(_TRIES if _ORDERED else 0):
             number = self.number
             copy = _copied(self.version(number))

@@ -32,6 +32,7 @@ class Turns:
         has kept it for longer than PATIENCE. If the turn is free by then, those who asked before
         are taken to be stopped: from now on this member goes before them.
         """
+        # two members may draw one number: then the rank decides, and the lock excludes anyway
         self._mine[ASK] = 1 + max(page.words[ASK] for page in self._pages)
         until = time.monotonic() + PATIENCE
         got = False

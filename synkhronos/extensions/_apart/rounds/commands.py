@@ -161,6 +161,7 @@ class LocalSteps(Command):
     def run(self, member: Member) -> list[object]:
         """Make the steps without waiting for the others, then wait for them."""
         local = member.installed.of(MemberValues, self.update)
+        # one copy, in place of a wait for the others after each step
         restore = local.saved()
         try:
             found = [self._step(call, member, local) for call in self.calls]
