@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 from keyed_graphs import GRAPHS, Scaled, X, Y, drawn, inner, key, looped, scaled_by, shared
 from pytensor.compile.mode import Mode, optdb
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.misc.ordered_set import OrderedSet
 
 from synkhronos._compiling.kept import keys
 from synkhronos._compiling.kept.keys import Unkeyed, graph_key
@@ -165,7 +167,8 @@ def test_the_machine_is_a_part_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_rewrites_of_the_user_are_a_part_of_a_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of packages are registered when these are imported, for their own operations."""
     before = key(X, lean("NUMBA"))
-    monkeypatch.setattr(optdb, "__db__", copy.copy(optdb.__db__))
+    known = defaultdict(OrderedSet, {tag: copy.copy(those) for tag, those in optdb.__db__.items()})
+    monkeypatch.setattr(optdb, "__db__", known)
     monkeypatch.setattr(optdb, "_names", copy.copy(optdb._names))
     for factor in (2.0, 3.0):
         rewriter = dfs_rewriter(node_rewriter(None)(_with_global(factor)))
