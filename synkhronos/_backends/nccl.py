@@ -1,10 +1,10 @@
 """NCCL: the only file that imports it. A Link connects one member to the other members' GPUs.
 
 Operations run on a stream of the link. The memory that they read must be ready before `post`, and
-what they write is ready when `finish` returns. No wait is without a limit: the communicator is a
-non-blocking one, waits check the other members, and the abort of a link runs in a thread that may
-be left behind (NCCL 2.32, "Fault Tolerance" and "Creating a communicator with options" of its user
-guide; nccl4py 0.6).
+what they write is ready when `finish` returns. Each wait has a limit. The communicator is a
+non-blocking one, and waits check the other members; the abort of a link runs in a thread that may
+be left behind. See "Fault Tolerance" and "Creating a communicator with options" of the user guide
+of NCCL 2.32; nccl4py 0.6.
 """
 
 from __future__ import annotations

@@ -45,9 +45,8 @@ HEAD_BYTES = 1 << 20  # of each region; _transport/shared_state/control_words.py
 _TAKING = HEAD_BYTES - 8  # offset of a word in the head: the bytes that the owner is about to take
 _MIN_REGION = 1 << 36
 _MAX_ARENA = 1 << 45  # a quarter of what 47 address bits allow
-# Equal offsets in two regions must not be a power of two apart: the first-level cache of AMD's Zen
-# selects lines by a hash of the lower address bits, and a loop over two such arrays is 6 times
-# slower.
+# Equal offsets in two regions must not be a power of two apart. The first-level cache of AMD's Zen
+# selects lines by a hash of the lower address bits: a loop over two such arrays is 6 times slower.
 _STAGGER = 41 * PAGE
 _CHECK_EVERY = 1 << 20  # bytes; smaller allocations do not read /proc
 _STEP = 1 << 26  # bytes that are taken at a time; meanwhile they count twice for the other members

@@ -1,8 +1,8 @@
 """The channel between machines: to the members of this node, and to the leaders of all others.
 
-A message to the leaders holds three things: the master's writes to shared memory since the previous
-message (every node has a copy); the number of the command; and the command itself, unless the
-leaders have it under that number.
+A message to the leaders holds the master's writes to shared memory since the previous message, of
+which every node has a copy. It also holds the number of the command, and the command itself, unless
+the leaders have it under that number.
 """
 
 from __future__ import annotations

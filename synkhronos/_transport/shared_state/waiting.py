@@ -1,8 +1,8 @@
 """All waits of the package: spin for a short time, then sleep, and watch the other members.
 
-A waiter polls three kinds of descriptors: its own eventfd, by which others wake it; the abort
-eventfd, which is never read, so that it ends all waits at once when the group ends; and the pidfds
-of the members it depends on.
+A waiter polls its own eventfd, by which others wake it, and the pidfds of the members it depends
+on. It also polls the abort eventfd. This is never read, so it ends all waits at once when the group
+ends.
 
 While it spins it yields the core in each pass, since another member may need it: plain spinning
 costs milliseconds where members outnumber cores. But a yield gives the core to any other process,

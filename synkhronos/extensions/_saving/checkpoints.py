@@ -295,9 +295,9 @@ class Checkpoints(ProcessBound):
 
         Notes
         -----
-        In a group of the size that saved, every member's random generators go on where they were;
-        in another, the master's does, and the others get streams that follow from it, as when a
-        generator is first shared (a `ReplicaWarning` says so).
+        In a group of the size that saved, every member's random generators go on where they were.
+        In another one only the master's do, and a `ReplicaWarning` says so: the others get streams
+        that follow from them, as when a generator is first shared.
 
         Cost: the file is read twice; one round for random generators; values travel with the next
         call.

@@ -1,9 +1,9 @@
 """How the gradient of a loss over all rows follows from the members' gradients.
 
-Where the loss is proved to be a finished expression F of one sum (or mean) P over rows and of
-values that don't depend on rows, the gradient is dF/dP * sum of dP over the members + the direct
-derivative of F: penalties, masked and weighted means, roots of means. The factor and the direct
-term go into the update, where they are computed once; members compute dP of their rows.
+The loss may be proved to be an expression F of one sum (or mean) P over rows, and of values that do
+not depend on rows: with penalties, masked and weighted means, roots of means. Then the gradient is
+dF/dP * sum of dP over the members + the direct derivative of F. The factor and the direct term go
+into the update, where they are computed once; members compute dP of their rows.
 """
 
 from __future__ import annotations

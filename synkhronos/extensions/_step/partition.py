@@ -3,7 +3,7 @@
 A rule gives new values of parameters and states as graphs of their gradients, themselves, and
 scalars. A *unit* is a parameter with the states that belong to it (several parameters where the
 rule mixes them). A unit is *elementwise* where each element of its new values depends on the same
-element of its gradient, parameter and states, and on scalars: such units are rewritten for 1-D
+element of its gradient, parameter and states, and on scalars. Such a unit is rewritten for 1-D
 vectors, so that any chunk of a flat vector can be updated by itself. Sums over all elements of
 a unit (a gradient's norm) are *totals*. They are computed chunk by chunk too, level by level if one
 depends on another, and are scalars in later expressions.
