@@ -192,6 +192,16 @@ def test_files_that_contributors_look_for_are_there() -> None:
     assert not named - there
 
 
+def test_names_that_contributors_look_for_are_there() -> None:
+    page = (ROOT / "CONTRIBUTING.rst").read_text()
+    named = set(re.findall(r"``(_?[A-Z][A-Za-z_]+)(?:\.\w+)?``", page))
+    folders = (PACKAGE, ROOT / "tests", ROOT / "benchmarks", ROOT / "scripts")
+    files = [p for folder in folders for p in folder.rglob("*") if p.suffix in (".py", "")]
+    said = {word for p in files if p.is_file() for word in re.findall(r"\w+", p.read_text())}
+    assert len(named) > 50
+    assert not named - said
+
+
 def test_messages_that_contributors_look_up() -> None:
     """Of models that are refused: what the page quotes is said by the files that it names."""
     entry = section("CONTRIBUTING.rst", "Additions: which files")
