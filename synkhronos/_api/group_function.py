@@ -1,5 +1,17 @@
 """A function as a group runs it: shipped to the members, and called by commands."""
 
+# These rules hold here:
+#
+# * One call at a time: the caller has reserved the runner, since each call uses the arena memory of
+#   the one before.
+# * A command is kept, to be posted again, only if a repetition changes nothing but staged arrays
+#   and rows. One that compiles, carries new values or cuts slices by itself is not.
+# * What a kept command depends on is in its key, or is asked anew: whether the user has set a
+#   variable.
+# * After a restart nobody has the function: `restart` drops all that says so.
+# * A function that the user drops is freed in all members by the next command that defines
+#   something.
+
 from __future__ import annotations
 
 import contextlib

@@ -4,6 +4,15 @@ A variable stays one variable in every member, also if functions are sent at dif
 graphs contain its number, and never the variable itself.
 """
 
+# These rules hold here:
+#
+# * `seen` says what the other members have. What a command brings them counts once it is final
+#   (`Changes.keep`), so a value that is lost on its way is sent again.
+# * `differs` and `view` follow from what commands mark, when these are final.
+# * The user's value is never copied to be compared: identity, and a fingerprint, have to do.
+# * A torn value is marked by its container, for all groups, and `seen` is cleared. So its next use
+#   looks at it, and raises until the user has set it.
+
 from __future__ import annotations
 
 import functools

@@ -1,5 +1,15 @@
 """A member's own parameters and states between two meetings, and the centre of its node."""
 
+# These rules hold here:
+#
+# * Between two meetings a member writes only its own vectors, and reads no other's. In a meeting
+#   each member writes its chunk of the vectors of all.
+# * A step is prepared, which may fail, and then made, which counts it. So `steps` and `meetings`
+#   say after any exception what has been done.
+# * The variables show own values only inside of `computed`.
+# * The order of a meeting: what can be copied or added up, `enter`, the writing, a barrier of all
+#   nodes. Only then do members go on from the new values.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -3,6 +3,14 @@
 Each training function has one `InstalledStep`: what all ways of training have in common.
 """
 
+# These rules hold here:
+#
+# * Members have the update from the first step on, and until a restart: `installed` compares the
+#   master's `Member`, of which a restart makes another.
+# * Before each step `settle` brings what the user has set into the arrays of the node, by a command
+#   only where writing is not enough. Then `post_leaves` writes the rule's scalars.
+# * So the command of a step holds no value that changes, and is sent again as a number.
+
 from __future__ import annotations
 
 import functools

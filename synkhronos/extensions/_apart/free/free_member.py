@@ -1,5 +1,13 @@
 """One member of a run: its steps, and its exchanges with the centre."""
 
+# These rules hold here:
+#
+# * A member writes only words of its own page, and reads those of others; it waits only for members
+#   that take part. So a death keeps nobody waiting.
+# * A batch counts as used only once its step has been made, in one piece with the words that count
+#   it. `broken` is set meanwhile: after a failure there, the values are undefined.
+# * Figures are not sent: the master reads the pages.
+
 from __future__ import annotations
 
 import math
