@@ -8,8 +8,28 @@ PYMC = Library(
     "pymc",
     tried="6.3.2 and 6.4.0",
     names={
-        "models with one graph are each differentiated": (
+        "models with one graph are each compiled": (
+            "pymc.distributions.distribution:_support_point",
+            "pymc.logprob.abstract:_icdf",
+            "pymc.logprob.abstract:_logccdf",
+            "pymc.logprob.abstract:_logcdf",
+            "pymc.logprob.abstract:_logprob",
+            "pymc.model.fgraph:ModelDeterministic",
+            "pymc.model.fgraph:ModelFreeRV",
+            "pymc.model.fgraph:ModelObservedRV",
+            "pymc.model.fgraph:fgraph_from_model",
+            "pymc.model.fgraph:model_from_fgraph",
+            "pytensor.graph.fg:FunctionGraph()._coords",
+            "pytensor.graph.fg:FunctionGraph()._dim_lengths",
             "pymc.sampling.mcmc:assign_step_methods",
+        ),
+        "a model's gradient is not measured": (
+            "pymc.model.core:ValueGradFunction()._pytensor_function",
+            "pymc.model.core:ValueGradFunction()._raveled_inputs",
+        ),
+        "advice does not count NUTS's own work": (
+            "pymc.step_methods.hmc.integration:CpuLeapfrogIntegrator",
+            "pymc.step_methods.hmc.quadpotential:QuadPotentialDiag",
         ),
         "chains in processes of their own do not show how far they are": (
             "pymc.sampling.mcmc:NutpieProgressBarManager",

@@ -41,6 +41,10 @@ PYTENSOR = Library(
             f"{_BASIC}:NUMBA_CONSTANT_SIZE_LIMIT",
             f"{_BASIC}:numba_funcify_default_op_cache_key",
         ),
+        "a log-density is compiled without operations of this package": (
+            "pytensor.compile.mode:_ActiveModeGraphRewriter",
+            "pytensor.graph.fg:FunctionGraph()._compile_mode",
+        ),
         "no compiled function is kept for later runs": (f"{_BASIC}:numba_funcify",),
         "an operation of wrap_py whose function is not importable stays in this process": (
             "pytensor.compile.ops:FromFunctionOp()._FromFunctionOp__fn",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import math
 import os
 import pkgutil
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
@@ -35,11 +36,16 @@ from synkhronos._engine import shipping
 from synkhronos._libraries import library as library_module
 from synkhronos._libraries.library import Library, NameGone, optional_gain, usable
 from synkhronos._transport.processes.fork_safety import numba_parallel_has_run
-from synkhronos.pymc._chains import progress
 from synkhronos.search._studies import call_back
 
-pytest.importorskip("pymc")
-pytest.importorskip("nutpie")
+pm = pytest.importorskip("pymc")
+nutpie = pytest.importorskip("nutpie")
+
+from synkhronos.pymc._chains import progress  # noqa: E402
+from synkhronos.pymc._density.density import Density  # noqa: E402
+from synkhronos.pymc._density.density import _join as join_density  # noqa: E402
+from synkhronos.pymc._group.advice import Gradient  # noqa: E402
+from synkhronos.pymc._map.compilations import Compilations  # noqa: E402
 
 
 def libraries() -> list[Library]:
@@ -47,7 +53,7 @@ def libraries() -> list[Library]:
     for module in pkgutil.iter_modules(_libraries.__path__):
         listed = importlib.import_module(f"{_libraries.__name__}.{module.name}")
         found += [v for v in vars(listed).values() if isinstance(v, Library)]
-    return found
+    return [each for each in found if importlib.util.find_spec(each.package)]
 
 
 LISTED = [(each, place) for each in libraries() for place in each.lost]
@@ -285,3 +291,44 @@ def test_chains_whose_table_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
         progress.write_progress(records)
     with progress.table(2, {}) as shown:
         shown.update([])
+
+
+def test_models_of_a_map_that_are_each_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    take(monkeypatch, "pymc.model.fgraph:fgraph_from_model")
+    again(monkeypatch, "pymc._map.one_graph")
+    found = Compilations()
+    monkeypatch.setattr(found, "_compile", lambda model, **given: model)
+    with pytest.warns(synk.VersionWarning, match="models with one graph are each compiled"):
+        assert found.compiled(model := pm.Model(), backend="numba") is model
+    assert found.count == 1
+
+
+def test_a_pymc_whose_functions_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    take(monkeypatch, "pymc.sampling.mcmc:assign_step_methods")
+    compile_model = nutpie.compile_pymc_model
+    with pytest.warns(synk.VersionWarning, match="assign_step_methods"), Compilations():
+        assert nutpie.compile_pymc_model is compile_model
+
+
+def test_a_density_without_its_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It joins the graph, rewritten as far as PyTensor's own rewrites do."""
+    x = pt.dvector("x")
+    graph = FunctionGraph([x], [Density([x], [pt.exp(x).sum()], (True,))(x)], clone=False)
+    take(monkeypatch, "pytensor.compile.mode:_ActiveModeGraphRewriter")
+    with (
+        pytensor.config.change_flags(mode="NUMBA"),
+        pytest.warns(synk.VersionWarning, match="_ActiveModeGraphRewriter"),
+        pytest.warns(synk.VersionWarning, match="_compile_mode"),
+    ):
+        join_density.rewrite(graph)
+    assert not any(isinstance(node.op, Density) for node in graph.apply_nodes)
+
+
+def test_gradients_amid_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradient = Gradient(SimpleNamespace(_pytensor_function=lambda point: (0.0, point)), np.ones(2))
+    assert gradient().tolist() == [1.0, 1.0]
+    take(monkeypatch, "pymc.step_methods.hmc.integration:CpuLeapfrogIntegrator")
+    with pytest.warns(synk.VersionWarning, match="NUTS's own work"):
+        assert gradient.amid_sampling() is gradient
+    with pytest.raises(NameGone, match="gradient is not measured"):
+        Gradient(object(), np.ones(2))()

@@ -27,6 +27,8 @@ from synkhronos._compiling.lean.rewrite import register as register_lean
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos._compiling.vectorised.rewrite import register as register_vectorised
 from synkhronos._compiling.vectorised.tails import expanded
+from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.pytensor import PYTENSOR
 from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
 from synkhronos.pymc._density.op import Storage, pulled_back
 from synkhronos.pymc._reading.facts import is_smooth
@@ -165,6 +167,8 @@ def _join(fgraph: FunctionGraph) -> None:
     chosen = chosen.excluding(*linker.incompatible_rewrites)
     chosen.position_cutoff = _BEFORE_LOOPS
     first = optdb.query(chosen)
+    with optional_gain():  # it tells the mode to rewrites that look it up
+        first = PYTENSOR.get("_ActiveModeGraphRewriter")(first, suited)
     for node in found:
         used = [v for v in node.outputs if fgraph.clients[v]]
         inner = node.op.fgraph.unfreeze()
@@ -176,12 +180,12 @@ def _join(fgraph: FunctionGraph) -> None:
         )
         open_pairs = [(place, v) for place, v in pairs if not isinstance(v, Constant)]
         graph = FunctionGraph([place for place, _ in open_pairs], outputs, clone=False)
-        graph._compile_mode = suited  # which PyTensor's rewrites look up
         first.rewrite(graph)
         values = clone_replace(list(graph.outputs), replace=open_pairs, rebuild_strict=False)
         fgraph.replace_all(list(zip(used, values, strict=True)), reason="join_density")
     MergeOptimizer().rewrite(fgraph)
-    fgraph._compile_mode = suited  # of what follows
+    with optional_gain():  # of what follows
+        PYTENSOR.put(fgraph, "_compile_mode", suited)
 
 
 register_lean()

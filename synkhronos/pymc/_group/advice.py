@@ -14,8 +14,7 @@ import numpy as np
 import pytensor
 from pymc import Model
 from pymc.blocking import RaveledVars
-from pymc.step_methods.hmc.integration import CpuLeapfrogIntegrator
-from pymc.step_methods.hmc.quadpotential import QuadPotentialDiag
+from pytensor.compile import Function
 
 from synkhronos._api.advice import PARTS, ROUND_SECONDS, Timing, seconds_of, seconds_of_parts
 from synkhronos._api.advice import Advice as FunctionAdvice
@@ -24,6 +23,8 @@ from synkhronos._backends.jax import runs_jax
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError
 from synkhronos._host.thread_pools import ThreadLimits
+from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._density.likelihood import Likelihood, mode_of
 from synkhronos.pymc._group.evaluator import Evaluator
 
@@ -169,24 +170,27 @@ class Gradient:
     point: np.ndarray
 
     def __call__(self) -> np.ndarray:
-        return np.asarray(self.model_function._pytensor_function(self.point)[1])
+        return np.asarray(_compiled(self.model_function)(self.point)[1])
 
     def known(self) -> Gradient:
         """The same gradient as a stub that returns stored values and takes no time."""
-        f, values = self.model_function, self.model_function._pytensor_function(self.point)
-        values = [np.asarray(v) for v in values]
+        f = self.model_function
+        values = [np.asarray(v) for v in _compiled(f)(self.point)]
         stub = SimpleNamespace(
             _pytensor_function=lambda point: values,
-            _raveled_inputs=f._raveled_inputs,
+            _raveled_inputs=PYMC.of(f, "_raveled_inputs"),
             dtype=f.dtype,
         )
         return Gradient(stub, self.point)
 
     def amid_sampling(self) -> Callable[[], object]:
         """The gradient with NUTS's own work for it: a leapfrog step and the sums of its tree."""
-        kind = self.point.dtype
-        potential = QuadPotentialDiag(np.ones(self.point.size), kind)
-        integrator = CpuLeapfrogIntegrator(potential, self.model_function)
+        kind, integrator = self.point.dtype, None
+        with optional_gain():
+            potential = PYMC.get("QuadPotentialDiag")(np.ones(self.point.size), kind)
+            integrator = PYMC.get("CpuLeapfrogIntegrator")(potential, self.model_function)
+        if integrator is None:
+            return self
         here = RaveledVars(self.point, ())
         start = integrator.compute_state(here, np.zeros(self.point.size, kind))
 
@@ -197,6 +201,11 @@ class Gradient:
                 total.dot(start.v), total.dot(end.v)
 
         return leaf
+
+
+def _compiled(model_function: Any) -> Function:
+    """PyTensor's function of a model's value and gradient."""
+    return PYMC.of(model_function, "_pytensor_function")
 
 
 def gradient_of(model: Model, mode: ModeLike) -> Gradient:
@@ -214,7 +223,7 @@ def gradient_of(model: Model, mode: ModeLike) -> Gradient:
         raise InputError("the model has no continuous parameters, so there is no gradient to time")
     start = model.initial_point(0)
     function = model.logp_dlogp_function(ravel_inputs=True, mode=mode_of(mode))
-    made = function._pytensor_function
+    made = _compiled(function)
     made.trust_input = True
     names = [v.name for v in model.continuous_value_vars]
     initial = np.concatenate([np.ravel(start[n]) for n in names])

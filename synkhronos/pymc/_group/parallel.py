@@ -25,6 +25,7 @@ from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._errors import GroupClosed, InputError, NotForked
 from synkhronos._host import cores as _cores
+from synkhronos._libraries.library import optional_gain
 from synkhronos.pymc._density.divided import Divided, Replaced, check_counts
 from synkhronos.pymc._density.likelihood import Likelihood, tell_forms
 from synkhronos.pymc._density.nutpie import sample as pm_sample
@@ -152,7 +153,8 @@ class Parallel(ProcessBound, Replaced):
         """Compile the model's gradient, as samplers do next: its machine code is cached then."""
         if self.model.continuous_value_vars and fills_cache_of_numba(None):
             try:
-                gradient_of(self.model, None)
+                with optional_gain():
+                    gradient_of(self.model, None)
             except Exception as exc:  # the caller may never want it, or gets the same
                 log.debug("the model's gradient is not compiled ahead: %s", exc)
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
-from importlib import import_module
+from contextlib import ExitStack
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pymc import NUTS, Model
-from pymc.sampling import mcmc
 from pytensor.compile import SharedVariable
 from xarray import Dataset
 
-from synkhronos.pymc._map.one_graph import OneGraph, one_graph
+from synkhronos._libraries.library import optional_gain, usable
+from synkhronos._libraries.nutpie import NUTPIE
+from synkhronos._libraries.pymc import PYMC
+
+if TYPE_CHECKING:
+    from synkhronos.pymc._map.one_graph import OneGraph
 
 log = logging.getLogger("synkhronos")
 
@@ -56,27 +60,28 @@ class Compilations:
 
     def __init__(self) -> None:
         self._kept: list[Compiled] = []
-        self._nutpie: Any = import_module("nutpie") if find_spec("nutpie") else None
-        self._compile: Callable[..., object] | None = getattr(
-            self._nutpie, "compile_pymc_model", None
-        )
-        self._assign = mcmc.assign_step_methods
+        self._compile: Callable[..., object] | None = None
+        self._assign: Callable[..., object] | None = None
+        if find_spec("nutpie"):
+            with optional_gain():
+                self._assign = PYMC.get("assign_step_methods")
+                self._compile = NUTPIE.get("compile_pymc_model")
+        self._replaced = ExitStack()
         self._read: tuple[object, OneGraph | None] = (None, None)  # the model that is sampled next
         self.count = 0  # how many models were compiled
 
     def __enter__(self) -> Compilations:
-        if self._nutpie is not None:
-            self._nutpie.compile_pymc_model = self.compiled
-            mcmc.assign_step_methods = self.assigned
+        if self._compile is not None:
+            self._replaced.enter_context(NUTPIE.replaced({"compile_pymc_model": self.compiled}))
+            self._replaced.enter_context(PYMC.replaced({"assign_step_methods": self.assigned}))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._nutpie is not None:
-            self._nutpie.compile_pymc_model = self._compile
-            mcmc.assign_step_methods = self._assign
+        self._replaced.close()
 
     def assigned(self, model: Model, step: object = None, methods: object = None) -> object:
         """As ``assign_step_methods`` of PyMC: the step methods, and which variables each has."""
+        assert self._assign is not None
         graph = _graph_of(model) if step is None else None
         self._read = (model, graph)
         if graph is not None and self._kept_of(graph) is not None:
@@ -110,6 +115,10 @@ class Compilations:
 
 
 def _graph_of(model: Model) -> OneGraph | None:
+    if not usable("synkhronos.pymc._map.one_graph"):
+        return None
+    from synkhronos.pymc._map.one_graph import one_graph
+
     try:
         return one_graph(model)
     except (NotImplementedError, ValueError, TypeError) as exc:

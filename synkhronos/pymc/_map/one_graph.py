@@ -8,15 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytensor
 from pymc import Model
-from pymc.distributions.distribution import _support_point
-from pymc.logprob import abstract
-from pymc.model.fgraph import (
-    ModelDeterministic,
-    ModelFreeRV,
-    ModelObservedRV,
-    fgraph_from_model,
-    model_from_fgraph,
-)
 from pytensor.compile import SharedVariable
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
@@ -29,11 +20,19 @@ from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorConstant
 
 from synkhronos._compiling.kept.keys import graph_key
+from synkhronos._libraries.pymc import (
+    PYMC,
+    ModelDeterministic,
+    ModelFreeRV,
+    ModelObservedRV,
+    fgraph_from_model,
+    model_from_fgraph,
+)
 from synkhronos.pymc._reading.models import initial_values_of, without_initial_values
 
 # Where PyMC looks for what it does with a class; of a CustomDist it is what the user gives
-_OF_CLASSES = ("_logprob", "_logcdf", "_logccdf", "_icdf")
-REGISTRIES = (_support_point, *(getattr(abstract, n) for n in _OF_CLASSES if hasattr(abstract, n)))
+_OF_CLASSES = ("_support_point", "_logprob", "_logcdf", "_logccdf", "_icdf")
+REGISTRIES = tuple(PYMC.get(name) for name in _OF_CLASSES)
 
 # What takes integers as numbers. Elsewhere they may be shapes, which graphs are built by.
 _TAKES_NUMBERS = (Elemwise, Dot, AdvancedSubtensor, ModelObservedRV)
@@ -78,7 +77,8 @@ def one_graph(model: Model) -> OneGraph:
         raise ValueError("two data of the model have one name")
     data = {name: np.asarray(v.get_value(borrow=True)) for name, v in shared.items()}
     again = FunctionGraph(outputs=outputs, clone=False)
-    again._coords, again._dim_lengths = graph._coords, graph._dim_lengths
+    for name in ("_coords", "_dim_lengths"):  # which the copy of the model gets from there
+        setattr(again, name, PYMC.of(graph, name))
 
     def make() -> tuple[Model, dict[str, SharedVariable]]:
         made = model_from_fgraph(again, mutate_fgraph=True)
