@@ -24,12 +24,7 @@ _STEP = Mode(linker="py", optimizer="None")
 
 
 class ArrayLoop(Op):
-    """A loop for each element: the number of steps, initial states, constants -> last states.
-
-    Parameters
-    ----------
-    loop : ScalarLoop
-    """
+    """A loop for each element: the number of steps, initial states, constants -> last states."""
 
     __props__ = ("loop",)
 

@@ -23,20 +23,13 @@ class Line:
         None: nothing is written.
     dim : bool
         Whether the terminal shows it less bright.
-
-    Attributes
-    ----------
-    shown : str
-        The text on the screen; empty after `erase`.
-    read : bool
-        False once nobody reads the stream any more.
     """
 
     def __init__(self, stream: TextIO | None, dim: bool = False) -> None:
         self._stream = stream
         self._form = f"{_DIM}{{}}{_PLAIN}\r" if dim else "{}\r"
-        self.shown = ""
-        self.read = stream is not None
+        self.shown = ""  # the text on the screen; empty after `erase`
+        self.read = stream is not None  # false once nobody reads the stream any more
 
     def draw(self, text: str) -> None:
         """Replace the line by a text of at most `width` columns, without control characters."""

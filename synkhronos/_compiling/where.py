@@ -9,19 +9,12 @@ from pytensor.graph.rewriting.basic import GraphRewriter, get_active_mode
 
 
 class Where(GraphRewriter):
-    """A rewrite of some graphs.
-
-    Parameters
-    ----------
-    operation : class, optional
-        Only graphs with such an operation are changed. Default: all.
-    tag : str, optional
-        Only graphs are changed that are compiled in a mode that includes this tag. Default: all.
-    """
+    """A rewrite of some graphs."""
 
     def __init__(self, operation: type = object, tag: str = "") -> None:
         super().__init__()
-        self.operation = operation
+        self.operation = operation  # only graphs with such an operation are changed. Default: all
+        # only graphs are changed that are compiled in a mode that includes this tag. Default: all
         self.tag = tag
 
     def add_requirements(self, fgraph: Any) -> None:

@@ -10,18 +10,12 @@ from pytensor.graph.op import Op
 
 
 class Lean(Op):
-    """An operation of PyTensor with numba code of this package's own.
-
-    Attributes
-    ----------
-    op : Op
-        The operation that it replaces, which says what is computed.
-    """
+    """An operation of PyTensor with numba code of this package's own."""
 
     __props__ = ("op",)
 
     def __init__(self, op: Op) -> None:
-        self.op = op
+        self.op = op  # the operation that it replaces, which says what is computed
         self.view_map = op.view_map
         self.destroy_map = op.destroy_map
 

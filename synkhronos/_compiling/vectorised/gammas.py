@@ -58,15 +58,7 @@ def gammaln(x: Real) -> Real:
 
 
 class _Shift:
-    """A sum of 1 / (y + k)**power over the steps k from 1, as a quotient; of y, if that is small.
-
-    Attributes
-    ----------
-    shifted, lost : Real
-        The argument of Stirling's series, and what has been rounded off.
-    inverse, inverse_tail : Real
-        1 / y as a sum of two; 0, if y is not small.
-    """
+    """A sum of 1 / (y + k)**power over the steps k from 1, as a quotient, if y is small."""
 
     def __init__(self, y: Real, power: int) -> None:
         small = y < float(_STEPS)
@@ -78,9 +70,11 @@ class _Shift:
             self.top, self.bottom = self.top.fused(step, self.bottom), self.bottom * step
         self.top = where(small, self.top, 0.0)
         moved = y + float(_STEPS)
+        # the argument of Stirling's series, and what has been rounded off
         self.shifted = where(small, moved, y)
         self.lost = where(small, y - (moved - float(_STEPS)), 0.0)
         inverse = 1.0 / low
+        # 1 / y as a sum of two; 0, if y is not small
         self.inverse = where(small, inverse, 0.0)
         self.inverse_tail = self.inverse * (-low).fused(inverse, 1.0)
 

@@ -108,27 +108,20 @@ def erfcx(x: Real) -> Real:
 
 
 class _Normal:
-    """The common parts of the functions of a normal distribution, for |x|.
-
-    Attributes
-    ----------
-    k, e : Real
-        exp(-x * x / 2) = 2**k (1 + e).
-    upper, upper_tail : Real
-        The upper tail, as a sum of two.
-    mills, mills_tail : Real
-        The upper tail over exp(-x * x / 2), far from 0.
-    """
+    """The common parts of the functions of a normal distribution, for |x|."""
 
     def __init__(self, x: Real) -> None:
         self.size = abs(x)
         self.far = self.size >= 0.6744897501960817  # the upper quartile
+        # the upper tail over exp(-x * x / 2), far from 0
         self.mills, self.mills_tail = _tail(self.size.at_most(x.pick(*_LARGE)), _NORMAL)
         bounded = self.size.at_most(x.pick(39.0, 14.5))
+        # exp(-x * x / 2) = 2**k (1 + e)
         self.k, self.e = _minus_square(bounded, 0.5)
         upper, upper_tail = _times((self.mills, self.mills_tail), self.e)
         middle = self.size * (self.size * self.size).polynomial("normal_middle")
         near = 0.5 - middle
+        # the upper tail, as a sum of two
         self.upper = where(self.far, scaled(upper, self.k), near)
         self.upper_tail = where(self.far, scaled(upper_tail, self.k), (0.5 - near) - middle)
 

@@ -8,15 +8,10 @@ from pytensor.scalar import basic as ps
 
 
 class Vectorised(ps.ScalarOp):
-    """A function of numbers with vectorised code.
-
-    Attributes
-    ----------
-    plain : ScalarOp
-        The operation that it replaces, which says what is computed.
-    """
+    """A function of numbers with vectorised code."""
 
     def __init__(self, plain: Any) -> None:
+        # the operation that it replaces, which says what is computed
         self.plain, self.nin = plain, plain.nin
         super().__init__(plain.output_types_preference, name=f"vectorised_{plain}")
 

@@ -17,23 +17,12 @@ from synkhronos._compiling.vectorised.coefficients import COEFFICIENTS
 
 @dataclass(frozen=True)
 class Format:
-    """A format of IEEE 754.
+    """A format of IEEE 754."""
 
-    Attributes
-    ----------
-    bits : int
-        Of a number.
-    fraction : int
-        Bits of the fraction.
-    bias : int
-        Of the exponent.
-    type, word : ir.Type
-        LLVM's types of the number, and of an integer as wide.
-    """
-
-    bits: int
-    fraction: int
-    bias: int
+    bits: int  # of a number
+    fraction: int  # bits of the fraction
+    bias: int  # of the exponent
+    # LLVM's types of the number, and of an integer as wide
     type: ir.Type
     word: ir.Type
 
@@ -101,17 +90,10 @@ class Word:
 
 
 class Real:
-    """A number; Python's numbers become constants of its format.
-
-    Parameters
-    ----------
-    builder : ir.IRBuilder
-        Where instructions are appended.
-    value : ir.Value
-    """
+    """A number; Python's numbers become constants of its format."""
 
     def __init__(self, builder: ir.IRBuilder, value: ir.Value) -> None:
-        self.builder = builder
+        self.builder = builder  # where instructions are appended
         self.value = value
         self.format = DOUBLE if value.type == DOUBLE.type else SINGLE
 

@@ -46,11 +46,9 @@ class ModeAdvice(Timing):
         The work that stays with the master: priors, potentials, terms that are not divided.
     round : float
         The other costs of a round, with a sampler at work between rounds.
-    sampler : float
-        PyMC's NUTS itself, for each gradient: it adds vectors of all parameters.
     """
 
-    sampler: float = 0.0
+    sampler: float = 0.0  # PyMC's NUTS itself, for each gradient: it adds vectors of all parameters
 
     @property
     def around(self) -> float:
