@@ -214,10 +214,10 @@ def is_scalar(variable: Variable) -> bool:
     return all(length == 1 for length in variable.type.shape)
 
 
-def as_factor(variable: Variable, *, inverse: bool = False, per_row: bool = False) -> Factor:
+def as_factor(variable: Variable, *, per_row: bool = False) -> Factor:
     if not per_row and not is_scalar(variable):
         raise Stuck("it combines single rows with a value over all rows")
-    return Factor(variable, inverse, per_row)
+    return Factor(variable, per_row=per_row)
 
 
 def constant_of(variable: Variable) -> int | None:

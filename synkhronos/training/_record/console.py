@@ -19,8 +19,8 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TextIO
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TextIO
 
 from synkhronos._compiling.progress import in_notebook
 from synkhronos._compiling.terminal import ERASE, Line, can_redraw, cells, cut, is_terminal
@@ -30,7 +30,21 @@ REDRAW = 0.5  # seconds between two drawings; each takes about 50 us
 EVERY = 10.0  # seconds between two plain lines
 WINDOW = 5.0  # seconds over which rows per second are averaged
 
-type Values = Mapping[str, float] | Callable[[], Mapping[str, float] | None] | None
+
+class Told(NamedTuple):
+    """How far a run is."""
+
+    epoch: int  # the one under way, from 1
+    epochs: int
+    done: int  # of the epoch, as `total`, in any unit
+    total: int
+    rows: int  # trained since the run began, in all epochs
+    values: Callable[[], Mapping[str, float]] = dict  # to show; called only if the line is drawn
+
+    @property
+    def ended(self) -> float:
+        """Epochs that are made, with a part of that under way."""
+        return self.epoch - 1 + self.done / self.total
 
 
 class Console:
@@ -50,7 +64,7 @@ class Console:
         self._live = enabled and can_redraw(stream)
         self._pause = REDRAW if self._live else EVERY
         self._next = -math.inf  # when progress is shown again; infinite: never
-        self._latest: tuple[Any, ...] | None = None  # progress that has not been shown
+        self._latest: Told | None = None  # progress that has not been shown
         self._is_old = False  # a lasting line has come after the progress
         self._pace = _Pace()
         self._above: list[_Above] = []
@@ -74,66 +88,40 @@ class Console:
         if before:
             self._draw(before)
 
-    def progress(
-        self,
-        *,
-        # the epoch under way, from 1, and their number; None if it is not known
-        epoch: int,
-        epochs: int | None,
-        # how much of the epoch is done, in any unit; None if it is not known
-        done: int,
-        total: int | None,
-        rows: int,  # rows trained since the run began, in all epochs
-        # numbers to show, by name. A callable is called only if the line is drawn
-        values: Values = None,
-        split: Values = None,  # fractions of the time, from 0 to 1, by what it is spent on
-    ) -> None:
+    def progress(self, told: Told) -> None:
         """Tell how far the run is; called after each step, and cheap where nothing is drawn."""
         now = self._clock()
         if now < self._next:
-            self._latest = epoch, epochs, done, total, rows, values, split
+            self._latest = told
             return
         first, self._next = self._next == -math.inf, now + self._pause
         if first and not self._live:
-            self._latest = epoch, epochs, done, total, rows, values, split
-            self._pace.after(now, rows, _epochs_done(epoch, done, total), None)
+            self._latest = told
+            self._pace.after(now, told)
             return
-        self._show(now, epoch, epochs, done, total, rows, values, split)
+        self._show(now, told)
 
     def close(self) -> None:
         """Leave the latest progress on the screen unless a lasting line has come after it."""
         if self._next == math.inf:
             return
         if self._latest is not None:
-            self._show(self._clock(), *self._latest)
+            self._show(self._clock(), self._latest)
         text = "" if self._is_old else self._line.shown
         self._line.erase()
         if text:
             self._write(f"{text}\n")
         self._off()
 
-    def _show(
-        self,
-        now: float,
-        epoch: int,
-        epochs: int | None,
-        done: int,
-        total: int | None,
-        rows: int,
-        values: Values,
-        split: Values,
-    ) -> None:
+    def _show(self, now: float, told: Told) -> None:
         self._latest, self._is_old = None, False
-        ended = _epochs_done(epoch, done, total)
-        left = None if epochs is None else epochs - ended
-        rate, remaining = self._pace.after(now, rows, ended, left)
+        rate, remaining = self._pace.after(now, told)
         texts = Texts(
-            f"epoch {epoch}" + ("" if epochs is None else f"/{epochs}"),
-            f"{100 * done / total:.0f} %" if total else "",
+            f"epoch {told.epoch}/{told.epochs}",
+            f"{100 * told.done / told.total:.0f} %",
             f"{_short(rate)} rows/s" if rate else "",
-            [f"{printable(name)} {_number(value)}" for name, value in _items(values)],
-            f"eta {_duration(remaining)}" if remaining is not None and left else "",
-            _shares(split),
+            [f"{printable(name)} {_number(value)}" for name, value in told.values().items()],
+            f"eta {_duration(remaining)}" if remaining else "",
         )
         if self._live:
             self._draw(texts.within(self._line.width))
@@ -237,11 +225,9 @@ class _Pace:
         self._looks: deque[tuple[float, int]] = deque()  # seconds, rows
         self._first: tuple[float, float] | None = None  # seconds, epochs
 
-    def after(
-        self, now: float, rows: int, epochs: float, left: float | None
-    ) -> tuple[float | None, float | None]:
+    def after(self, now: float, told: Told) -> tuple[float | None, float | None]:
         """Rows per second, and the seconds that the epochs left will take; None: not known yet."""
-        looks = self._looks
+        looks, rows, epochs = self._looks, told.rows, told.ended
         if looks and rows < looks[-1][1]:  # counted anew
             looks.clear()
         looks.append((now, rows))
@@ -252,9 +238,9 @@ class _Pace:
         if self._first is None or epochs < self._first[1]:
             self._first = now, epochs
         began, at = self._first
-        if left is None or epochs <= at or now <= began:
+        if epochs <= at or now <= began:
             return rate, None
-        return rate, left * (now - began) / (epochs - at)
+        return rate, (told.epochs - epochs) * (now - began) / (epochs - at)
 
 
 @dataclass(frozen=True)
@@ -266,35 +252,16 @@ class Texts:
     rate: str
     values: Sequence[str]
     eta: str
-    split: str
 
     def __str__(self) -> str:
-        text = "  ".join(filter(None, [self.epoch, self.part, self.rate, *self.values, self.eta]))
-        return f"{text} | {self.split}" if self.split else text
+        return "  ".join(filter(None, [self.epoch, self.part, self.rate, *self.values, self.eta]))
 
     def within(self, width: int) -> str:
-        """The text without what has no room: first the split, then the last values."""
+        """The text without the last values, which have no room."""
         kept = self
-        while cells(text := str(kept)) > width and (kept.split or kept.values):
-            values = kept.values if kept.split else kept.values[:-1]
-            kept = Texts(kept.epoch, kept.part, kept.rate, values, kept.eta, "")
+        while cells(text := str(kept)) > width and kept.values:
+            kept = replace(kept, values=kept.values[:-1])
         return cut(text, width)
-
-
-def _epochs_done(epoch: int, done: int, total: int | None) -> float:
-    return epoch - 1 + (done / total if total else 0.0)
-
-
-def _items(values: Values) -> Iterable[tuple[str, float]]:
-    found = values() if callable(values) else values
-    return found.items() if found else ()
-
-
-def _shares(split: Values) -> str:
-    """Percentages of a split, without those that round to zero."""
-    shares = {printable(n): round(100 * v) for n, v in _items(split) if math.isfinite(v)}
-    text = " ".join(f"{name} {share}" for name, share in shares.items() if share)
-    return f"{text} %" if text else ""
 
 
 def _number(value: float) -> str:

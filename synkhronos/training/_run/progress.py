@@ -15,7 +15,7 @@ from synkhronos._compiling.progress import SOON, spent
 from synkhronos._errors import InputError
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.training._directions import WORDS, Mode
-from synkhronos.training._record.console import Console
+from synkhronos.training._record.console import Console, Told
 from synkhronos.training._run.feeds import Feed
 from synkhronos.training._run.position import Position
 
@@ -81,14 +81,9 @@ class Progress:
             seconds, self._compiling = time.monotonic() - self._compiling, None
             if seconds > SOON:
                 self.console.line(f"compiling {self._train.name} took {seconds:.1f} s")
-        self.console.progress(
-            epoch=position.epoch + 1,
-            epochs=self._epochs,
-            done=position.rows,
-            total=self._feed.batches.n,
-            rows=position.all_rows,
-            values=self._values,
-        )
+        epoch, done, n = position.epoch + 1, position.rows, self._feed.batches.n
+        told = Told(epoch, self._epochs, done, n, position.all_rows, self._values)
+        self.console.progress(told)
 
     def note(self) -> str:
         """How far the run is, for those who watch the group from outside."""
