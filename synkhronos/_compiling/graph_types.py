@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 from pytensor.graph.basic import Variable
 from pytensor.tensor.type import TensorType
+
+type Inputs = Sequence[Variable]  # of a node; its outputs, or their cotangents
+type Arrays = Sequence[np.ndarray]  # their values
 
 
 def tensor_type(variable: Variable) -> TensorType:

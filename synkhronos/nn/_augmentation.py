@@ -25,6 +25,7 @@ from pytensor.tensor import TensorLike
 from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._checks import check_flag, check_word
+from synkhronos._compiling.graph_types import Arrays, Inputs
 from synkhronos.nn._convolution import pair
 from synkhronos.nn._windows import Pair
 from synkhronos.ops._collectives import Shape
@@ -65,9 +66,7 @@ class Augmentation(Op):
         n, *lengths, channels = shapes[0]
         return [(n, *(self.size or lengths), channels)]
 
-    def perform(
-        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
-    ) -> None:
+    def perform(self, node: Apply, inputs: Arrays, output_storage: OutputStorageType) -> None:
         output_storage[0][0] = np.ascontiguousarray(self.computed(np, *inputs))
 
     def computed(
@@ -145,12 +144,7 @@ class Augmentation(Op):
         """The words are only read as numbers of pixels."""
         return [[True], [True], [True], [False]][: len(node.inputs)]
 
-    def pullback(
-        self,
-        inputs: Sequence[Variable],
-        outputs: Sequence[Variable],
-        cotangents: Sequence[Variable],
-    ) -> list[Variable]:
+    def pullback(self, inputs: Inputs, outputs: Inputs, cotangents: Inputs) -> list[Variable]:
         """Refuse: images are data, and parameters come after them."""
         why = "augment is for data, and has no gradient"
         refused = [grad_not_implemented(self, i, v, why) for i, v in enumerate(inputs[:3])]

@@ -28,6 +28,7 @@ from pytensor.tensor import TensorLike
 from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._checks import check_integer, is_integer, shown
+from synkhronos._compiling.graph_types import Arrays, Inputs
 from synkhronos._errors import InputError
 from synkhronos.nn._windows import Padding, Pair, Windows
 from synkhronos.ops._collectives import Shape
@@ -80,9 +81,7 @@ class Convolution(_ConvolutionOp):
         (n, *lengths, _), (*window, _, out) = shapes
         return [(n, *self.windows.fitting(lengths, window), out)]
 
-    def perform(
-        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
-    ) -> None:
+    def perform(self, node: Apply, inputs: Arrays, output_storage: OutputStorageType) -> None:
         """Compute one matrix product for all windows of a group."""
         images, kernel = inputs
         if self._is_apart(kernel):
@@ -98,12 +97,7 @@ class Convolution(_ConvolutionOp):
         found = _flat(pixels) @ kernel.reshape(-1, kernel.shape[3])
         return found.reshape(n, rows, columns, kernel.shape[3])
 
-    def pullback(
-        self,
-        inputs: Sequence[Variable],
-        outputs: Sequence[Variable],
-        cotangents: Sequence[Variable],
-    ) -> list[Variable]:
+    def pullback(self, inputs: Inputs, outputs: Inputs, cotangents: Inputs) -> list[Variable]:
         images, kernel = inputs
         _, by_images, by_kernel = self._others()
         return [by_images(images, kernel, *cotangents), by_kernel(images, kernel, *cotangents)]
@@ -119,9 +113,7 @@ class ImageGradient(_ConvolutionOp):
     def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         return [shapes[0]]
 
-    def perform(
-        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
-    ) -> None:
+    def perform(self, node: Apply, inputs: Arrays, output_storage: OutputStorageType) -> None:
         """Add each window's gradient to the pixels of that window."""
         images, kernel, gradient = inputs
         if self._is_apart(kernel):
@@ -136,12 +128,7 @@ class ImageGradient(_ConvolutionOp):
         """The result does not depend on the images' values."""
         return [[False], [True], [True]]
 
-    def pullback(
-        self,
-        inputs: Sequence[Variable],
-        outputs: Sequence[Variable],
-        cotangents: Sequence[Variable],
-    ) -> list[Variable]:
+    def pullback(self, inputs: Inputs, outputs: Inputs, cotangents: Inputs) -> list[Variable]:
         """Differentiate; the result is linear in kernel and gradient."""
         _, kernel, gradient = inputs
         [given] = cotangents
@@ -159,9 +146,7 @@ class KernelGradient(_ConvolutionOp):
     def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         return [shapes[1]]
 
-    def perform(
-        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
-    ) -> None:
+    def perform(self, node: Apply, inputs: Arrays, output_storage: OutputStorageType) -> None:
         """Compute one matrix product for all windows of a group."""
         images, kernel, gradient = inputs
         if self._is_apart(kernel):
@@ -180,12 +165,7 @@ class KernelGradient(_ConvolutionOp):
         """The result does not depend on the kernel's values."""
         return [[True], [False], [True]]
 
-    def pullback(
-        self,
-        inputs: Sequence[Variable],
-        outputs: Sequence[Variable],
-        cotangents: Sequence[Variable],
-    ) -> list[Variable]:
+    def pullback(self, inputs: Inputs, outputs: Inputs, cotangents: Inputs) -> list[Variable]:
         """Differentiate; the result is linear in images and gradient."""
         images, _, gradient = inputs
         [given] = cotangents
@@ -235,21 +215,14 @@ class TransposedConvolution(_ConvolutionOp):
         lengths = self.windows.covered(fitting, window, self.added)
         return [(n, *lengths, new * self.groups)]
 
-    def perform(
-        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
-    ) -> None:
+    def perform(self, node: Apply, inputs: Arrays, output_storage: OutputStorageType) -> None:
         """Add the product of each pixel and the kernel to the pixels of a window."""
         images, kernel = inputs
         lengths = self.lengths(images.shape[1:3], kernel.shape[:2])
         spread = functools.partial(_spread, self.windows, lengths)
         output_storage[0][0] = self._over_groups(spread, kernel, images)
 
-    def pullback(
-        self,
-        inputs: Sequence[Variable],
-        outputs: Sequence[Variable],
-        cotangents: Sequence[Variable],
-    ) -> list[Variable]:
+    def pullback(self, inputs: Inputs, outputs: Inputs, cotangents: Inputs) -> list[Variable]:
         """Differentiate; the result is linear in images and kernel."""
         images, kernel = inputs
         [given] = cotangents

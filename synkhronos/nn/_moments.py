@@ -19,6 +19,7 @@ from pytensor.gradient import DisconnectedType, disconnected_type
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import OutputStorageType
 
+from synkhronos._compiling.graph_types import Arrays, Inputs
 from synkhronos._engine.graph_collectives import FIRST_TOKEN, CollectiveOp
 from synkhronos._engine.graph_exchanges import mean_over_members
 from synkhronos.ops import all_reduce
@@ -51,9 +52,7 @@ class Moments(CollectiveOp):
         channels = (shapes[0][-1],)
         return [channels, channels, shapes[1], shapes[2], ()]
 
-    def perform(
-        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
-    ) -> None:
+    def perform(self, node: Apply, inputs: Arrays, output_storage: OutputStorageType) -> None:
         """Compute the sums in float64."""
         values, *running, token = inputs
         axes = tuple(range(values.ndim - 1))
@@ -76,12 +75,7 @@ class Moments(CollectiveOp):
         """The running values have no gradient, and none goes through them."""
         return [[True, True, False, False, False], *([False] * 5 for _ in range(3))]
 
-    def pullback(
-        self,
-        inputs: Sequence[Variable],
-        outputs: Sequence[Variable],
-        cotangents: Sequence[Variable],
-    ) -> list[Variable]:
+    def pullback(self, inputs: Inputs, outputs: Inputs, cotangents: Inputs) -> list[Variable]:
         """Differentiate through mean and variance."""
         values, mean = inputs[0], outputs[0]
         sent = [

@@ -18,6 +18,7 @@ from pytensor.graph.op import Op, OutputStorageType
 from pytensor.tensor import TensorLike
 from pytensor.tensor.variable import TensorVariable
 
+from synkhronos._compiling.graph_types import Arrays, Inputs
 from synkhronos.nn._convolution import padding_of, pair
 from synkhronos.nn._windows import Padding, Pair, Windows
 from synkhronos.ops._collectives import Shape
@@ -55,20 +56,13 @@ class Pooling(_PoolingOp):
         n, *lengths, channels = shapes[0]
         return [(n, *self.windows.fitting(lengths, self.window), channels)]
 
-    def perform(
-        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
-    ) -> None:
+    def perform(self, node: Apply, inputs: Arrays, output_storage: OutputStorageType) -> None:
         """Reduce a view of all windows."""
         pixels = self.windows.pixels(inputs[0], self.window, self.fill)
         reduced = pixels.max((3, 4)) if self.kind == "max" else pixels.mean((3, 4))
         output_storage[0][0] = np.ascontiguousarray(reduced)
 
-    def pullback(
-        self,
-        inputs: Sequence[Variable],
-        outputs: Sequence[Variable],
-        cotangents: Sequence[Variable],
-    ) -> list[Variable]:
+    def pullback(self, inputs: Inputs, outputs: Inputs, cotangents: Inputs) -> list[Variable]:
         gradient: Any = PoolingGradient(self.kind, self.window, self.strides, self.padding)
         return [gradient(inputs[0], outputs[0], cotangents[0])]
 
@@ -83,9 +77,7 @@ class PoolingGradient(_PoolingOp):
     def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         return [shapes[0]]
 
-    def perform(
-        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
-    ) -> None:
+    def perform(self, node: Apply, inputs: Arrays, output_storage: OutputStorageType) -> None:
         """Give each window's gradient to its first largest pixel, or divide it among all pixels."""
         images, pooled, gradient = inputs
         height, width = self.window
@@ -105,12 +97,7 @@ class PoolingGradient(_PoolingOp):
             parts = np.broadcast_to(share[:, :, :, None, None], shape)
         output_storage[0][0] = np.ascontiguousarray(self.windows.spread(parts, images.shape[1:3]))
 
-    def pullback(
-        self,
-        inputs: Sequence[Variable],
-        outputs: Sequence[Variable],
-        cotangents: Sequence[Variable],
-    ) -> list[Variable]:
+    def pullback(self, inputs: Inputs, outputs: Inputs, cotangents: Inputs) -> list[Variable]:
         """Refuse second derivatives."""
         why = "pooling has no second derivatives"
         return [grad_not_implemented(self, i, v, why) for i, v in enumerate(inputs)]

@@ -21,6 +21,7 @@ from pytensor.scalar.basic import int64 as token_type
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
+from synkhronos._compiling.graph_types import Arrays, Inputs
 from synkhronos._engine import graph_exchanges
 from synkhronos._engine.graph_collectives import FIRST_TOKEN, CollectiveOp
 from synkhronos._engine.graph_exchanges import PLAIN, Weighing
@@ -56,9 +57,7 @@ class _Combining(CollectiveOp):
         """The combined value."""
         raise NotImplementedError
 
-    def perform(
-        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
-    ) -> None:
+    def perform(self, node: Apply, inputs: Arrays, output_storage: OutputStorageType) -> None:
         """Meet the others."""
         *given, token = inputs
         output_storage[0][0] = self.value([np.asarray(v) for v in given])
@@ -68,12 +67,7 @@ class _Combining(CollectiveOp):
         """Only the first input has a gradient."""
         return [[True, False], *([False, False] for _ in node.inputs[1:])]
 
-    def pullback(
-        self,
-        inputs: Sequence[Variable],
-        outputs: Sequence[Variable],
-        cotangents: Sequence[Variable],
-    ) -> list[Variable]:
+    def pullback(self, inputs: Inputs, outputs: Inputs, cotangents: Inputs) -> list[Variable]:
         """The gradient of the mean of the members' losses, weighted by rows."""
         given, found = inputs[0], cotangents[0]
         others = [disconnected_type() for _ in inputs[1:]]
@@ -226,9 +220,7 @@ class Rank(CollectiveOp):
     def infer_shape(self, node: Apply, shapes: Sequence[Shape]) -> list[Shape]:
         return [(), ()]
 
-    def perform(
-        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
-    ) -> None:
+    def perform(self, node: Apply, inputs: Arrays, output_storage: OutputStorageType) -> None:
         """No meeting."""
         output_storage[0][0] = np.array(graph_exchanges.place()[0], np.int64)
         output_storage[1][0] = inputs[0]

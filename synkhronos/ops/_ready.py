@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.features import Feature
@@ -19,6 +18,7 @@ from pytensor.graph.op import OutputStorageType
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import int64 as token_type
 
+from synkhronos._compiling.graph_types import Arrays
 from synkhronos._compiling.where import Where
 from synkhronos._engine.graph_collectives import FIRST_TOKEN
 from synkhronos._engine.ready_values import TellingOp, tell
@@ -39,9 +39,7 @@ class Ready(TellingOp):
         [value, token] = inputs
         return Apply(self, [value, token], [value.type(), token_type()])
 
-    def perform(
-        self, node: Apply, inputs: Sequence[np.ndarray], output_storage: OutputStorageType
-    ) -> None:
+    def perform(self, node: Apply, inputs: Arrays, output_storage: OutputStorageType) -> None:
         """Tell of the value."""
         tell(self.number, inputs[0])
         output_storage[0][0], output_storage[1][0] = inputs

@@ -20,6 +20,7 @@ from synkhronos._transport.communicators.sums import BackgroundSums, Sums
 Join = Literal["concatenate", "stack"]
 Arrays = Sequence[np.ndarray]
 Members = tuple[int, ...] | None
+Weights = Sequence[float] | None  # of the members that take part
 Fill = Callable[[int, int, int], None]
 
 DIFFER = (
@@ -109,7 +110,7 @@ class Communicator(ABC):
         arrays: Arrays,
         op: Reduction,
         root: int,
-        weights: Sequence[float] | None = None,
+        weights: Weights = None,
         members: Members = None,
     ) -> list[np.ndarray] | None:
         """At the root: fresh arrays of the reduced values (float64 for averages of integers)."""
@@ -119,7 +120,7 @@ class Communicator(ABC):
         self,
         arrays: Arrays,
         op: Reduction,
-        weights: Sequence[float] | None = None,
+        weights: Weights = None,
         members: Members = None,
         starting: Callable[[], None] | None = None,
     ) -> None:
@@ -131,11 +132,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def reduce_scatter(
-        self,
-        arrays: Arrays,
-        op: Reduction,
-        edges: Sequence[int],
-        weights: Sequence[float] | None = None,
+        self, arrays: Arrays, op: Reduction, edges: Sequence[int], weights: Weights = None
     ) -> list[np.ndarray]:
         """Rows edges[rank] to edges[rank + 1] of the reduced values, as fresh arrays."""
 

@@ -35,6 +35,7 @@ from synkhronos._transport.communicators.communicator import (
     Fill,
     Join,
     Members,
+    Weights,
 )
 from synkhronos._transport.communicators.half_precision import Rounding
 from synkhronos._transport.communicators.hierarchy import Hierarchy
@@ -358,7 +359,7 @@ class Gpus(Communicator):
         arrays: Arrays,
         op: Reduction,
         root: int,
-        weights: Sequence[float] | None = None,
+        weights: Weights = None,
         members: Members = None,
     ) -> list[np.ndarray] | None:
         if not self._can_reduce(arrays, members):
@@ -372,7 +373,7 @@ class Gpus(Communicator):
         self,
         arrays: Any,
         op: Reduction,
-        weights: Sequence[float] | None = None,
+        weights: Weights = None,
         members: Members = None,
         starting: Callable[[], None] | None = None,
     ) -> None:
@@ -412,7 +413,7 @@ class Gpus(Communicator):
             yield
 
     def _reduced(
-        self, arrays: Arrays, op: Reduction, weights: Sequence[float] | None, root: int | None
+        self, arrays: Arrays, op: Reduction, weights: Weights, root: int | None
     ) -> list[Any]:
         """Fresh arrays of the reduced values, in the dtypes in which they were combined."""
         found, held = [], []
@@ -438,9 +439,7 @@ class Gpus(Communicator):
         self._run(moves, held)
         return self._divided(found, arrays, op, weights)
 
-    def _scale(
-        self, array: Any, op: Reduction, weights: Sequence[float] | None
-    ) -> tuple[float | None, float]:
+    def _scale(self, array: Any, op: Reduction, weights: Weights) -> tuple[float | None, float]:
         """The factor of this member's values in an average, and the divisor of the sum."""
         if op is not Reduction.AVG:
             return None, 1.0
@@ -448,7 +447,7 @@ class Gpus(Communicator):
         return given[self.rank], divisor
 
     def _divided(
-        self, found: list[object], arrays: Arrays, op: Reduction, weights: Sequence[float] | None
+        self, found: list[object], arrays: Arrays, op: Reduction, weights: Weights
     ) -> list[object]:
         """Divide sums of integers, which are exact, for their means."""
         divisors = [self._scale(a, op, weights)[1] for a in arrays]
@@ -464,11 +463,7 @@ class Gpus(Communicator):
         return jax_backend.combined(parts, op)
 
     def reduce_scatter(
-        self,
-        arrays: Arrays,
-        op: Reduction,
-        edges: Sequence[int],
-        weights: Sequence[float] | None = None,
+        self, arrays: Arrays, op: Reduction, edges: Sequence[int], weights: Weights = None
     ) -> list[np.ndarray]:
         if not self._can_reduce(arrays, None):
             return self._host.reduce_scatter(_staged(arrays), op, edges, weights)

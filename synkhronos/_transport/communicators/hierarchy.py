@@ -42,6 +42,7 @@ from synkhronos._transport.communicators.communicator import (
     Fill,
     Join,
     Members,
+    Weights,
 )
 from synkhronos._transport.communicators.half_precision import Rounding
 from synkhronos._transport.communicators.shared_memory import SharedMemory
@@ -287,7 +288,7 @@ class Hierarchy(Communicator):
         arrays: Arrays,
         op: Reduction,
         root: int,
-        weights: Sequence[float] | None = None,
+        weights: Weights = None,
         members: Members = None,
     ) -> list[np.ndarray] | None:
         found = self._reduced(arrays, op, weights, members)
@@ -296,11 +297,7 @@ class Hierarchy(Communicator):
         return None
 
     def _reduced(
-        self,
-        arrays: Arrays,
-        op: Reduction,
-        weights: Sequence[float] | None,
-        members: Members,
+        self, arrays: Arrays, op: Reduction, weights: Weights, members: Members
     ) -> list[np.ndarray] | None:
         """Fresh arrays of the reduced values, in every member that takes part."""
         exact = [i for i, a in enumerate(arrays) if a.dtype.kind in "biu"]
@@ -320,11 +317,7 @@ class Hierarchy(Communicator):
         return [next(averages if i in exact else floats) for i in range(len(arrays))]
 
     def _reduce_all(
-        self,
-        arrays: Arrays,
-        op: Reduction,
-        weights: Sequence[float] | None,
-        members: Members,
+        self, arrays: Arrays, op: Reduction, weights: Weights, members: Members
     ) -> list[np.ndarray] | None:
         here = self._here(members)
         with_leader = self._with_leader(here)
@@ -340,7 +333,7 @@ class Hierarchy(Communicator):
         return found if self._takes_part(members) else None
 
     def _weights(
-        self, weights: Sequence[float] | None, members: Members, here: Sequence[int]
+        self, weights: Weights, members: Members, here: Sequence[int]
     ) -> list[float] | None:
         """The weights of the members on this node."""
         if weights is None:
@@ -350,7 +343,7 @@ class Hierarchy(Communicator):
         found = [weights[ranks.index(first + place)] for place in here]
         return found if any(found) else None  # the weight of the node is 0 then
 
-    def _node_weights(self, weights: Sequence[float] | None, members: Members) -> list[float]:
+    def _node_weights(self, weights: Weights, members: Members) -> list[float]:
         ranks = list(range(self.size)) if members is None else list(members)
         found = [0.0] * len(self._placement.sizes)
         for i, rank in enumerate(ranks):
@@ -361,7 +354,7 @@ class Hierarchy(Communicator):
         self,
         arrays: Arrays,
         op: Reduction,
-        weights: Sequence[float] | None = None,
+        weights: Weights = None,
         members: Members = None,
         starting: Callable[[], None] | None = None,
     ) -> None:
@@ -391,11 +384,7 @@ class Hierarchy(Communicator):
         return not exact and sum([a.nbytes for a in arrays]) > self.segment_bytes
 
     def _sum_all(
-        self,
-        arrays: Arrays,
-        op: Reduction,
-        weights: Sequence[float] | None,
-        starting: Callable[[], None] | None,
+        self, arrays: Arrays, op: Reduction, weights: Weights, starting: Callable[[], None] | None
     ) -> None:
         """Sums and means of large arrays of floats, segment by segment."""
         leads = self._within.rank == _LEADER
@@ -427,11 +416,7 @@ class Hierarchy(Communicator):
         self._within.barrier()  # until then others read the leader's totals
 
     def reduce_scatter(
-        self,
-        arrays: Arrays,
-        op: Reduction,
-        edges: Sequence[int],
-        weights: Sequence[float] | None = None,
+        self, arrays: Arrays, op: Reduction, edges: Sequence[int], weights: Weights = None
     ) -> list[np.ndarray]:
         found = self._reduced(arrays, op, weights, None)
         assert found is not None

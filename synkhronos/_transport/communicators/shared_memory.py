@@ -31,6 +31,7 @@ from synkhronos._transport.communicators.communicator import (
     Communicator,
     Join,
     Members,
+    Weights,
 )
 from synkhronos._transport.shared_state.control_words import (
     MANIFEST,
@@ -330,7 +331,7 @@ class SharedMemory(Communicator):
         arrays: Arrays,
         op: Reduction,
         root: int,
-        weights: Sequence[float] | None = None,
+        weights: Weights = None,
         members: Members = None,
     ) -> list[np.ndarray] | None:
         self._node.step()
@@ -355,7 +356,7 @@ class SharedMemory(Communicator):
         self,
         arrays: Arrays,
         op: Reduction,
-        weights: Sequence[float] | None = None,
+        weights: Weights = None,
         members: Members = None,
         starting: Callable[[], None] | None = None,
     ) -> None:
@@ -389,7 +390,7 @@ class SharedMemory(Communicator):
         parity: int,
         shared: Arrays,
         op: Reduction,
-        weights: Sequence[float] | None,
+        weights: Weights,
         members: Members,
         starting: Callable[[], None] | None,
     ) -> None:
@@ -413,7 +414,7 @@ class SharedMemory(Communicator):
         self,
         plans: dict[object, list[Callable[[], None]]],
         op: Reduction,
-        weights: Sequence[float] | None,
+        weights: Weights,
         members: Members,
     ) -> list[Callable[[], None]]:
         """This member's part of the work, kept for the same arrays of all members."""
@@ -431,10 +432,7 @@ class SharedMemory(Communicator):
         return plan
 
     def _chunks(
-        self,
-        parts: list[list[np.ndarray]],
-        ranks: Sequence[int],
-        targets: list[np.ndarray] | None,
+        self, parts: list[list[np.ndarray]], ranks: Sequence[int], targets: list[np.ndarray] | None
     ) -> list[list[np.ndarray]]:
         """This member's chunk of each array: a 1-D view for each rank, then one of the target."""
         place, turns = list(ranks).index(self.rank), len(ranks)
@@ -454,7 +452,7 @@ class SharedMemory(Communicator):
         parity: int,
         arrays: Arrays,
         op: Reduction,
-        weights: Sequence[float] | None,
+        weights: Weights,
         members: Members,
         starting: Callable[[], None] | None,
     ) -> None:
@@ -501,11 +499,7 @@ class SharedMemory(Communicator):
         return memory[:_SMALL_ALIGN].cast("q"), found
 
     def reduce_scatter(
-        self,
-        arrays: Arrays,
-        op: Reduction,
-        edges: Sequence[int],
-        weights: Sequence[float] | None = None,
+        self, arrays: Arrays, op: Reduction, edges: Sequence[int], weights: Weights = None
     ) -> list[np.ndarray]:
         self._node.step()
         _, parts = self._meet(self._shared(arrays), None)

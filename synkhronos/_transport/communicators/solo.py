@@ -8,7 +8,13 @@ import numpy as np
 
 from synkhronos._host.aligned import aligned_empty
 from synkhronos._proofs.reductions import Reduction, combine
-from synkhronos._transport.communicators.communicator import Arrays, Communicator, Join, Members
+from synkhronos._transport.communicators.communicator import (
+    Arrays,
+    Communicator,
+    Join,
+    Members,
+    Weights,
+)
 
 
 class Solo(Communicator):
@@ -56,7 +62,7 @@ class Solo(Communicator):
         arrays: Arrays,
         op: Reduction,
         root: int,
-        weights: Sequence[float] | None = None,
+        weights: Weights = None,
         members: Members = None,
     ) -> list[np.ndarray] | None:
         return [combine([a], op) for a in arrays]
@@ -65,17 +71,13 @@ class Solo(Communicator):
         self,
         arrays: Arrays,
         op: Reduction,
-        weights: Sequence[float] | None = None,
+        weights: Weights = None,
         members: Members = None,
         starting: Callable[[], None] | None = None,
     ) -> None:
         """Change nothing."""
 
     def reduce_scatter(
-        self,
-        arrays: Arrays,
-        op: Reduction,
-        edges: Sequence[int],
-        weights: Sequence[float] | None = None,
+        self, arrays: Arrays, op: Reduction, edges: Sequence[int], weights: Weights = None
     ) -> list[np.ndarray]:
         return [combine([a[edges[0] : edges[1]]], op) for a in arrays]

@@ -22,6 +22,7 @@ from pytensor.graph.rewriting.basic import MergeOptimizer, get_active_mode, grap
 from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor import TensorVariable
 
+from synkhronos._compiling.graph_types import Inputs
 from synkhronos._compiling.lean.mode import with_lean
 from synkhronos._compiling.lean.rewrite import register as register_lean
 from synkhronos._compiling.python_mode import python_mode
@@ -64,12 +65,7 @@ class Density(OpFromGraph):
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_in_python": None}
 
-    def pullback(
-        self,
-        inputs: Sequence[Variable],
-        outputs: Sequence[Variable],
-        cotangents: Sequence[Variable],
-    ) -> list[Variable]:
+    def pullback(self, inputs: Inputs, outputs: Inputs, cotangents: Inputs) -> list[Variable]:
         """The gradients, which are outputs; second derivatives are those of the graph."""
         if all(isinstance(c.type, DisconnectedType) for c in cotangents[1:]):
             return pulled_back(outputs, cotangents[0], self.smooth)

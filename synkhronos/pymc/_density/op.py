@@ -17,6 +17,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import graph_rewriter
 from pytensor.tensor import TensorVariable
 
+from synkhronos._compiling.graph_types import Inputs
 from synkhronos._errors import GroupError
 from synkhronos.pymc._reading.facts import is_smooth
 
@@ -79,12 +80,7 @@ class DividedLogp(Op):
         """All outputs depend on the inputs: `pullback` refuses second derivatives."""
         return [[is_smooth(v)] * len(node.outputs) for v in node.inputs]
 
-    def pullback(
-        self,
-        inputs: Sequence[Variable],
-        outputs: Sequence[Variable],
-        cotangents: Sequence[Variable],
-    ) -> list[Variable]:
+    def pullback(self, inputs: Inputs, outputs: Inputs, cotangents: Inputs) -> list[Variable]:
         """Return the gradients, which the evaluation has computed."""
         if any(not isinstance(c.type, DisconnectedType) for c in cotangents[1:]):
             return [
