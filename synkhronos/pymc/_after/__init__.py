@@ -5,7 +5,6 @@
 ``densities``         `compute_log_likelihood` and `compute_log_prior`
 ``deterministics``    `compute_deterministics`
 ``loo``               `loo`: PSIS-LOO, by the work ``loo_rows``
-``compiled``          the mode in which functions are compiled for many draws
 ``calculation``       ``Calculation``: PyMC's compiled function, its draws, and their random streams
 ``points``            ``Points``: draws of variables, as arrays over all draws
 ``blocks``            which draws are computed together, and by whom

@@ -8,16 +8,14 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from arviz_base import dict_to_dataset
-from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc.model import modelcontext
 from pymc.model.transform.conditioning import remove_value_transforms
 from pymc.pytensorf import resolve_backend_compile_kwargs
 from xarray import Dataset, DataTree
 
+from synkhronos._compiling.lean.mode import lean
 from synkhronos._errors import InputError
 from synkhronos.pymc._after.calculation import Calculation
-from synkhronos.pymc._after.compiled import fast
 from synkhronos.pymc._after.division import checked, results
 from synkhronos.pymc._after.points import Points, names_of
 from synkhronos.pymc._after.store import check_store
@@ -181,18 +179,11 @@ def _compute_log_density(
     own = Calculation(function, density.names, inputs, points.sample_shape)
 
     def tree_of(found: Mapping[str, np.ndarray]) -> DataTree:
-        dataset = density.dataset(found, points, sample_dims)
+        dataset = points.dataset(found, density.model, sample_dims)
         return DataTree.from_dict({group: dataset})
 
-    tree = results(
-        own,
-        tree_of,
-        what=what,
-        cores=cores,
-        store=path,
-        groups=[group],
-        progressbar=progressbar,
-    )
+    how = {"what": what, "cores": cores, "progressbar": progressbar}
+    tree = results(own, tree_of, store=path, groups=[group], **how)
     dataset = tree[group].to_dataset()
     if not extend:
         return dataset
@@ -240,21 +231,7 @@ class Density:
             graphs,
             inputs=inputs,
             point_fn=False,
-            **{"on_unused_input": "ignore", **given, "mode": fast(given.get("mode"))},
-        )
-
-    def dataset(
-        self, found: Mapping[str, np.ndarray], points: Points, sample_dims: Sequence[str]
-    ) -> Dataset:
-        """The values of the names, or of some of them, as PyMC labels them."""
-        coords, dims = coords_and_dims_for_inferencedata(self.model)
-        return dict_to_dataset(
-            dict(found),
-            inference_library=pm,
-            dims=dims,
-            coords={**coords, **points.coords},
-            sample_dims=list(sample_dims),
-            skip_event_dims=True,
+            **{"on_unused_input": "ignore", **given, "mode": lean(given.get("mode"))},
         )
 
 

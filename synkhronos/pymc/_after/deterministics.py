@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from arviz_base import dict_to_dataset
-from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc.model import modelcontext
 from pymc.pytensorf import resolve_backend_compile_kwargs
 from pytensor.graph.replace import clone_replace
 from xarray import Dataset, DataTree, merge
 
+from synkhronos._compiling.lean.mode import lean
 from synkhronos._errors import InputError
 from synkhronos.pymc._after.calculation import Calculation
-from synkhronos.pymc._after.compiled import fast
 from synkhronos.pymc._after.division import checked, results
 from synkhronos.pymc._after.points import Points, names_of
 from synkhronos.pymc._after.store import check_store
@@ -113,31 +111,15 @@ def compute_deterministics(
         clone_replace([known[n] for n in names], replace=places | observed, rebuild_strict=False),
         inputs=list(places.values()),
         point_fn=False,
-        **{"on_unused_input": "ignore", **given, "mode": fast(given.get("mode"))},
+        **{"on_unused_input": "ignore", **given, "mode": lean(given.get("mode"))},
     )
-    coords, dims = coords_and_dims_for_inferencedata(model)
 
     def tree_of(found: Mapping[str, np.ndarray]) -> DataTree:
-        made = dict_to_dataset(
-            dict(found),
-            inference_library=pm,
-            dims=dims,
-            coords={**coords, **points.coords},
-            sample_dims=sample_dims,
-            skip_event_dims=True,
-        )
-        return DataTree.from_dict({_GROUP: made})
+        return DataTree.from_dict({_GROUP: points.dataset(found, model, sample_dims)})
 
     own = Calculation(function, names, points.inputs_of(function, inputs), points.sample_shape)
-    tree = results(
-        own,
-        tree_of,
-        what=what,
-        cores=cores,
-        store=path,
-        groups=[_GROUP],
-        progressbar=progressbar,
-    )
+    how = {"what": what, "cores": cores, "progressbar": progressbar}
+    tree = results(own, tree_of, store=path, groups=[_GROUP], **how)
     new = tree[_GROUP].to_dataset()
     if extend_dataset:
         node.update(new)

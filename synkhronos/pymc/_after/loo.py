@@ -184,7 +184,7 @@ def _of_model(
     length, each = (first.shape[0], math.prod(first.shape[1:])) if first.ndim else (1, 1)
     start, stop = pt.lscalar("start"), pt.lscalar("stop")
     known = np.broadcast_to(first[(None,) * 2], (*map(len, _coords(points)), *first.shape))
-    labels = density.dataset({name: known}, points, _SAMPLE_DIMS)[name]
+    labels = points.dataset({name: known}, density.model, _SAMPLE_DIMS)[name]
     rows = _some(labels.isel(chain=0, draw=0, drop=True))
 
     def work_of(graph: Any) -> ModelRows:

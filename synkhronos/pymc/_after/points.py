@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pymc as pm
+from arviz_base import dict_to_dataset
 from pymc import Model
+from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pytensor.compile import Function
 from xarray import DataArray, Dataset
 
@@ -68,6 +71,20 @@ class Points:
             raise InputError(f"the draws have no variable {missing[0]!r}: {sorted(self._values)}")
         variables = function.maker.fgraph.inputs[: len(names)]
         return [self.values(n, v.type.dtype) for n, v in zip(names, variables, strict=True)]
+
+    def dataset(
+        self, found: Mapping[str, np.ndarray], model: Model, sample_dims: Sequence[str]
+    ) -> Dataset:
+        """Values of shape ``(*sample_shape, ...)``, as PyMC labels those of the model."""
+        coords, dims = coords_and_dims_for_inferencedata(model)
+        return dict_to_dataset(
+            dict(found),
+            inference_library=pm,
+            dims=dims,
+            coords={**coords, **self.coords},
+            sample_dims=list(sample_dims),
+            skip_event_dims=True,
+        )
 
     def shaped(self, name: str) -> np.ndarray:
         """All values of a variable, of shape ``(*sample_shape, ...)``."""

@@ -15,9 +15,9 @@ from pymc.model import modelcontext
 from xarray import Dataset, DataTree
 
 from synkhronos._checks import check_integer, shown
+from synkhronos._compiling.lean.mode import lean
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.pymc._after.calculation import Calculation, RandomSeed, seed_of
-from synkhronos.pymc._after.compiled import fast
 from synkhronos.pymc._after.division import checked, results
 from synkhronos.pymc._after.points import Points, names_of
 from synkhronos.pymc._after.store import check_store, seed_in
@@ -40,7 +40,7 @@ def _compiling(model: pm.Model) -> Iterator[_Compiled]:
     compile_fn = model.compile_fn
 
     def compiled(outs: Any, *, inputs: Any = None, mode: Any = None, **given: Any) -> Any:
-        kept.function = compile_fn(outs, inputs=inputs, mode=fast(mode), **given)
+        kept.function = compile_fn(outs, inputs=inputs, mode=lean(mode), **given)
         kept.inputs = [variable.name for variable in inputs]
         kept.names = [variable.name for variable in outs]
         return kept.function
