@@ -154,12 +154,12 @@ class DividedTerms:
         outputs += [by[v] for v in latents.values() if is_smooth(v)]
         hoisted = hoist(rewritten(outputs), form.places, form.whole)
         self.hoisted: Hoisted = hoisted
-        # the placeholder of each piece of theta in it, and the gradients by them
+        # the placeholder of each piece of theta in `value`, and below the gradients by them
         self.pieces = {p: v for v, p in pieces.items()}
         # the log-density, as a function of pieces of theta instead of theta itself
         self.value, *gradients = hoisted.outputs
         self.by_pieces = dict(zip(smooth, gradients, strict=False))
-        # the gradient by each latent, also as functions of the pieces
+        # the gradient by each latent, as functions of the pieces too
         self.by_latents = gradients[len(smooth) :]
         slots = [(p.stop - p.start, self.by_pieces.get(p)) for p in everything]
         unpacked = [
@@ -252,7 +252,7 @@ class Likelihood:
         free, shapes = reading.facts.free, reading.facts.shapes
         self.names = reading.names
         formed = list(_formed(reading, repeated))
-        # what members compute from the variables above
+        # what members compute from theta and the latents
         self.computed = frozenset().union(*[group.computed for group, *_ in formed])
         pieces: dict[Place, ThetaSlice] = {}
         latents: dict[Place, int] = {}
