@@ -375,6 +375,23 @@ def test_the_log_density_of_the_others_is_read_once(monkeypatch: pytest.MonkeyPa
     assert len(asked) == 1
 
 
+def test_observed_variables_are_asked_for_once_data_are_longer() -> None:
+    """As ADVI and SMC do: a reading holds no data, and no lengths of latents."""
+    with pm.Model(coords={"obs": range(20)}) as model:
+        x = pm.Data("x", np.arange(20.0), dims="obs")
+        latent = pm.Normal("latent", dims="obs")
+        pm.Normal("y", latent, 1, observed=x, dims="obs")
+        pm.Potential("p", -((latent - x) ** 2).sum())
+    copy = synk.pymc.fast(model)
+    values = []
+    for each in (model, copy):
+        with each:
+            pm.set_data({"x": np.arange(30.0)}, coords={"obs": range(30)})
+        graph = each.logp(vars=[each["y"]])
+        values.append(graph.eval({each.value_vars[0]: np.ones(30)}, mode=IN_PYTHON))
+    assert values[1] == pytest.approx(values[0])
+
+
 def test_pymc_samples_the_copy_as_the_model() -> None:
     model = regression()
     given: dict[str, Any] = {"draws": 5, "tune": 20, "chains": 1, "cores": 1, "random_seed": 7}
