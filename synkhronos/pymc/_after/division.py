@@ -56,32 +56,16 @@ class ComputeShare(Command):
 
 def results(
     own: Calculation,
+    # from the results, which are arrays of shape ``(*sample_shape, ...)`` by name; without copies
     tree_of: Callable[[Mapping[str, np.ndarray]], DataTree],
     *,
-    what: str,
+    what: str,  # how messages name the computation
     cores: int | None,
     store: str | None,
-    groups: Sequence[str],
+    groups: Sequence[str],  # of the tree, which have the results
     progressbar: bool,
 ) -> DataTree:
-    """Compute all draws, and return them as a tree.
-
-    Parameters
-    ----------
-    own : Calculation
-    tree_of : callable
-        Makes the tree from the results, which are arrays of shape ``(*sample_shape, ...)`` by name.
-        It must not copy them.
-    what : str
-        How messages name the computation.
-    cores : int, optional
-        The number of processes; default: all cores that this process may use.
-    store : str, optional
-        The path of a store for the results.
-    groups : sequence of str
-        The groups of the tree that have the results.
-    progressbar : bool
-    """
+    """Compute all draws, and return them as a tree."""
     if store is not None and not own.names:
         raise InputError(f"{what}: store=: no variable is computed, so there is nothing to store")
     first, seconds = own.measured()
@@ -114,18 +98,7 @@ def divided(
 ) -> Iterator[Division]:
     """A context in which a work can be run, in a group of its own if that is sooner done.
 
-    Members that are forked have the work already.
-
-    Parameters
-    ----------
-    work : Work
-    seconds : float
-        That one process would take.
-    what : str
-        How messages name it.
-    cores : int, optional
-        The number of processes at most; default: all cores that this process may use.
-    progressbar : bool
+    One process would take `seconds`. Members that are forked have the work already.
     """
     size = _processes(work, cores, seconds)
     with Bar(what, work.total, progressbar) as bar:

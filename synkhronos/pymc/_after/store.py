@@ -91,30 +91,15 @@ class Store:
     @staticmethod
     def of(
         path: str,
-        groups: Mapping[str, Dataset],
-        names: Sequence[str],
+        groups: Mapping[str, Dataset],  # values of the computed variables are of no interest
+        names: Sequence[str],  # the computed variables
         sample_shape: Sequence[int],
-        block: int,
+        block: int,  # the draws in a chunk
         *,
         made_of: str,
         seed: int | Sequence[int],
     ) -> Store:
-        """The store of a result; nothing is written yet.
-
-        Parameters
-        ----------
-        path : str
-        groups : mapping
-            The groups of the result, where values of the computed variables are of no interest.
-        names : sequence of str
-            The computed variables.
-        sample_shape : sequence of int
-            The lengths of the dimensions of the draws.
-        block : int
-            The draws in a chunk.
-        made_of, seed
-            As in `Store`.
-        """
+        """The store of a result; nothing is written yet."""
         arrays: dict[str, StoredArray] = {}
         lead = tuple(sample_shape)
         for group, found in groups.items():

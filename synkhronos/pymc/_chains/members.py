@@ -22,12 +22,6 @@ from synkhronos.pymc._reading.reading import Reading
 def sampled_over_nodes(model: Model, given: Mapping[str, Any]) -> Any:
     """The draws of all nodes of a launch, each of which samples some chains; None if none does so.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    given : mapping
-        The arguments of `sample`.
-
     Raises
     ------
     InputError

@@ -186,13 +186,7 @@ def chains_of_nodes(chains: int, nodes: int) -> list[int]:
 def sample_over_nodes(group: Group, model: Model, arguments: Mapping[str, Any]) -> DataTree:
     """Sample each node's share of the chains on that node, and join the draws.
 
-    Parameters
-    ----------
-    group : Group
-        It spans the nodes; its members rest meanwhile.
-    model : pymc.Model
-    arguments : mapping
-        Of `synk.pymc.sample`, with the number of chains of at least the number of nodes.
+    The group spans the nodes, which are no more than the chains. Its members rest meanwhile.
     """
     counts = chains_of_nodes(arguments["chains"], group.member.communicator.nodes)
     packed = packed_chains(model, arguments, counts, "other nodes")

@@ -21,14 +21,8 @@ _LOOK_SECONDS = 0.05  # for each process in turn
 def sample_in_processes(model: Model, plan: ChainPlan, arguments: Mapping[str, Any]) -> Any:
     """Sample the chains of a plan in processes, each with a group of its own, and join the draws.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    plan : ChainPlan
-    arguments : mapping
-        Of `synk.pymc.sample`; the plan's numbers replace those in it.
-
-    Ctrl-C keeps the draws so far, as nutpie does; a second one gives them up.
+    The numbers of the plan replace those in the arguments of `synk.pymc.sample`. Ctrl-C keeps the
+    draws so far, as nutpie does; a second one gives them up.
 
     Raises
     ------

@@ -75,19 +75,11 @@ class Density(OpFromGraph):
 
 
 def density(
-    likelihood: Likelihood, data: Sequence[Sequence[Variable]], sources: Sequence[Variable]
+    likelihood: Likelihood,
+    data: Sequence[Sequence[Variable]],  # of each part: the arrays with rows, then the whole ones
+    sources: Sequence[Variable],  # in place of the pieces of theta, and of the latents
 ) -> list[TensorVariable]:
-    """The outputs of a `Density`: the log-density, and the gradient by each smooth source.
-
-    Parameters
-    ----------
-    likelihood : Likelihood
-    data : sequence of sequence of Variable
-        For each of its parts, constants or shared variables: the arrays with rows, then those that
-        are needed whole.
-    sources : sequence of Variable
-        In place of the pieces of theta, and of the latents.
-    """
+    """The outputs of a `Density`: the log-density, and the gradient by each smooth source."""
     places = [v.type() for v in sources]
     inputs, outer, values = list(places), list(sources), []
     gradients: dict[int, list[TensorVariable]] = {}
