@@ -6,6 +6,7 @@ import ast
 import builtins
 import functools
 import inspect
+import itertools
 import re
 import sys
 import tomllib
@@ -848,6 +849,17 @@ def test_modules_are_short() -> None:
     lines = {name: (tree.body[-1].end_lineno or 0) for name, tree in modules().items() if tree.body}
     assert {name for name, n in lines.items() if n > MOST_LINES} == LONG.keys()
     assert not [name for name, most in LONG.items() if lines[name] > most]
+
+
+def test_long_modules_open_with_their_rules() -> None:
+    """Before its imports a long module says what holds in it, as docstring or as comments."""
+    for path in sources():
+        lines = path.read_text().splitlines()
+        if len(lines) > 400:
+            before = itertools.takewhile(
+                lambda line: not line.startswith(("from", "import")), lines
+            )
+            assert sum(map(len, before)) > 300, path
 
 
 def test_functions_take_few_arguments() -> None:

@@ -1,4 +1,14 @@
-"""`parallel`: lets all members evaluate a model's likelihood, until it is closed."""
+"""`parallel`: lets all members evaluate a model's likelihood, until it is closed.
+
+These rules hold:
+
+* The model is read before a group starts, so that a model which is refused costs no process.
+* The new density is in the model before it is proved. Whatever fails from there on closes all, and
+  the model has its own density again. `close` ends only a group that was started here.
+* Where times are compared, the plain model is this one with its own density, for that time.
+* A sampler may raise an error of its own in place of that of an evaluation. Then the latter is
+  raised, with the other as its cause.
+"""
 
 from __future__ import annotations
 
