@@ -580,7 +580,7 @@ def test_private_names_of_libraries_are_listed() -> None:
                     own.add(defined)
                 case ast.Attribute(attr=used):
                     asked.add(used)
-                case ast.keyword(arg=str(used)) if f'().{used}"' not in listed:
+                case ast.keyword(arg=str(used)) if not re.search(rf"\(\)\.{used}\b", listed):
                     asked.add(used)
                 case ast.Call(func=ast.Name(id="getattr" | "hasattr"), args=[_, given, *_]):
                     asked.add(str(getattr(given, "value", "")))

@@ -9,8 +9,7 @@ KERAS = Library(
     tried="3.15.1",
     names={
         "the layers of a model, and what draws random numbers, are not found": (
-            "keras:Model()._flatten_layers",
-            "keras:Layer()._seed_generators",
+            "keras:Model()._flatten_layers Layer()._seed_generators",
         ),
     },
 )

@@ -28,13 +28,18 @@ class Library:
     tried : str
         Versions of it that have all names.
     names : mapping of str to sequence of str
-        What is lost without some names, and these: ``"module:name.attribute"``. The attribute of an
-        object is ``"module:Class().attribute"``. Their last parts differ.
+        What is lost without some names, and these by their modules: ``"module:name Class.method"``.
+        The attribute of an object is ``"module:Class().attribute"``. Their last parts differ.
     """
 
     def __init__(self, package: str, tried: str, names: Mapping[str, Sequence[str]]) -> None:
         self.package, self.tried = package, tried
-        self.lost = {place: lost for lost, places in names.items() for place in places}
+        self.lost = {
+            f"{module}:{name}": lost
+            for lost, places in names.items()
+            for module, _, listed in (place.partition(":") for place in places)
+            for name in listed.split()
+        }
         self._places = {re.split("[:.]", place)[-1]: place for place in self.lost}
 
     def get(self, name: str) -> Any:
@@ -59,34 +64,18 @@ class Library:
         return self._place(name).partition(":")[0] in sys.modules
 
     def of(self, thing: object, name: str) -> Any:
-        """Return a listed attribute of an object.
-
-        Raises
-        ------
-        NameGone
-        """
+        """Return a listed attribute of an object, or raise NameGone."""
         if not hasattr(thing, name):
             raise self._gone(self._place(name))
         return getattr(thing, name)
 
     def put(self, thing: object, name: str, value: object) -> None:
-        """Set a listed attribute of an object that has it.
-
-        Raises
-        ------
-        NameGone
-        """
+        """Set a listed attribute of an object that has it, or raise NameGone."""
         self.of(thing, name)
         setattr(thing, name, value)
 
     def replace(self, functions: Mapping[str, object]) -> Callable[[], None]:
-        """Replace functions by others; returns what restores them.
-
-        Raises
-        ------
-        NameGone
-            Nothing is replaced.
-        """
+        """Replace functions, all or none; returns what restores them, or raises NameGone."""
         found = [self._found(self._place(name)) for name in functions]
         before = [getattr(*each) for each in found]
 
@@ -96,15 +85,6 @@ class Library:
 
         put(list(functions.values()))
         return functools.partial(put, before)
-
-    @contextlib.contextmanager
-    def replaced(self, functions: Mapping[str, object]) -> Iterator[None]:
-        """A context with other functions."""
-        restore = self.replace(functions)
-        try:
-            yield
-        finally:
-            restore()
 
     def _place(self, name: str) -> str:
         if name not in self._places:

@@ -9,21 +9,15 @@ NUTPIE = Library(
     tried="0.16.11",
     names={
         "nutpie compiles as it is, which takes longer": (
-            "nutpie.compile_pymc:_compile_pymc_model_numba",
-            "nutpie.compile_pymc:_make_functions",
-            "nutpie.compile_pymc:_prepare_dims_and_coords",
-            "nutpie.compile_pymc:CompiledPyMCModel",
-            "nutpie.compile_pymc:CompiledPyMCModel()._coords",
-            "nutpie.compile_pymc:CompiledPyMCModel()._n_dim",
-            "nutpie.compile_pymc:CompiledPyMCModel()._shapes",
-            "nutpie.compile_pymc:make_user_data",
+            "nutpie.compile_pymc:_compile_pymc_model_numba _make_functions",
+            "nutpie.compile_pymc:_prepare_dims_and_coords CompiledPyMCModel",
+            "nutpie.compile_pymc:CompiledPyMCModel()._coords CompiledPyMCModel()._n_dim",
+            "nutpie.compile_pymc:CompiledPyMCModel()._shapes make_user_data",
         ),
         "models with one graph are each compiled": ("nutpie:compile_pymc_model",),
         "after the death of a member nutpie may return draws that mean nothing, without an error": (
-            "nutpie.sample:_BackgroundSampler.wait",
-            "nutpie.sample:_BackgroundSampler._extract",
-            "nutpie.sample:_BackgroundSampler()._compiled_model",
-            "nutpie.sample:_BackgroundSampler()._sampler",
+            "nutpie.sample:_BackgroundSampler.wait _BackgroundSampler._extract",
+            "nutpie.sample:_BackgroundSampler()._compiled_model _BackgroundSampler()._sampler",
         ),
     },
 )

@@ -9,8 +9,7 @@ OPTUNA = Library(
     tried="5.0.0",
     names={
         "study.stop() in a callback is an error": (
-            "optuna.study:Study()._stop_flag",
-            "optuna.study:Study()._thread_local",
+            "optuna.study:Study()._stop_flag Study()._thread_local",
         ),
     },
 )

@@ -10,17 +10,10 @@ PYMC = Library(
     names={
         "models with one graph are each compiled": (
             "pymc.distributions.distribution:_support_point",
-            "pymc.logprob.abstract:_icdf",
-            "pymc.logprob.abstract:_logccdf",
-            "pymc.logprob.abstract:_logcdf",
-            "pymc.logprob.abstract:_logprob",
-            "pymc.model.fgraph:ModelDeterministic",
-            "pymc.model.fgraph:ModelFreeRV",
-            "pymc.model.fgraph:ModelObservedRV",
-            "pymc.model.fgraph:fgraph_from_model",
+            "pymc.logprob.abstract:_icdf _logccdf _logcdf _logprob",
+            "pymc.model.fgraph:ModelDeterministic ModelFreeRV ModelObservedRV fgraph_from_model",
             "pymc.model.fgraph:model_from_fgraph",
-            "pytensor.graph.fg:FunctionGraph()._coords",
-            "pytensor.graph.fg:FunctionGraph()._dim_lengths",
+            "pytensor.graph.fg:FunctionGraph()._coords FunctionGraph()._dim_lengths",
             "pymc.sampling.mcmc:assign_step_methods",
         ),
         "a model's gradient is not measured": (
@@ -32,8 +25,7 @@ PYMC = Library(
             "pymc.step_methods.hmc.quadpotential:QuadPotentialDiag",
         ),
         "chains in processes of their own do not show how far they are": (
-            "pymc.sampling.mcmc:NutpieProgressBarManager",
-            "pymc.sampling.mcmc:default_progress_theme",
+            "pymc.sampling.mcmc:NutpieProgressBarManager default_progress_theme",
         ),
     },
 )

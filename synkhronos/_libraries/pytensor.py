@@ -11,8 +11,7 @@ PYTENSOR = Library(
     tried="3.3.8",
     names={
         "operations of this package have no code for numba": (
-            f"{_BASIC}:get_numba_type",
-            f"{_BASIC}:register_funcify_and_cache_key",
+            f"{_BASIC}:get_numba_type register_funcify_and_cache_key",
         ),
         "first calls take longer, since PyTensor's own numba code is used": (
             "pytensor.link.numba.cache:compile_numba_function_src",
@@ -27,8 +26,7 @@ PYTENSOR = Library(
         ),
         "loops of operations such as softmax take longer": (
             "pytensor.compile.rewriting:inline_ofg_node",
-            "pytensor.tensor.symbolic:FusibleSymbolicOp",
-            "pytensor.tensor.symbolic:FusibleSymbolicOpDerivative",
+            "pytensor.tensor.symbolic:FusibleSymbolicOp FusibleSymbolicOpDerivative",
         ),
         "more exponentials are computed than are needed": (
             "pytensor.tensor.rewriting.math:local_mul_exp_to_exp_add",
@@ -38,8 +36,7 @@ PYTENSOR = Library(
             f"{_BASIC}:numba_funcify_and_cache_key",
         ),
         "reports do not say why numba keeps no code of a function": (
-            f"{_BASIC}:NUMBA_CONSTANT_SIZE_LIMIT",
-            f"{_BASIC}:numba_funcify_default_op_cache_key",
+            f"{_BASIC}:NUMBA_CONSTANT_SIZE_LIMIT numba_funcify_default_op_cache_key",
         ),
         "a log-density is compiled without operations of this package": (
             "pytensor.compile.mode:_ActiveModeGraphRewriter",

@@ -131,10 +131,11 @@ def test_functions_are_replaced_together_or_not_at_all(monkeypatch: pytest.Monke
     owner = SimpleNamespace(a=1, b=2)
     monkeypatch.setitem(sys.modules, "numba.owner", owner)  # type: ignore[arg-type]
     library = Library("numba", "1", {"all": ("numba.owner:a", "numba.owner:b", "numba.owner:c")})
-    with library.replaced({"a": 3, "b": 4}):
-        assert (owner.a, owner.b) == (3, 4)
-    with pytest.raises(NameGone), library.replaced({"a": 3, "c": 4}):
-        pass
+    restore = library.replace({"a": 3, "b": 4})
+    assert (owner.a, owner.b) == (3, 4)
+    restore()
+    with pytest.raises(NameGone):
+        library.replace({"a": 3, "c": 4})
     assert (owner.a, owner.b) == (1, 2)
     with pytest.raises(AttributeError, match="not listed"):
         library.get("d")

@@ -66,7 +66,7 @@ def compiled_soon() -> Iterator[None]:
         return
     with _lock:
         if not _inside:
-            _inside.enter_context(NUTPIE.replaced({_COMPILE: _soon()}))
+            _inside.callback(NUTPIE.replace({_COMPILE: _soon()}))
         _inside.threads += 1
     try:
         yield

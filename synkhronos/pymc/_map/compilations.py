@@ -72,8 +72,8 @@ class Compilations:
 
     def __enter__(self) -> Compilations:
         if self._compile is not None:
-            self._replaced.enter_context(NUTPIE.replaced({"compile_pymc_model": self.compiled}))
-            self._replaced.enter_context(PYMC.replaced({"assign_step_methods": self.assigned}))
+            self._replaced.callback(NUTPIE.replace({"compile_pymc_model": self.compiled}))
+            self._replaced.callback(PYMC.replace({"assign_step_methods": self.assigned}))
         return self
 
     def __exit__(self, *_: object) -> None:
