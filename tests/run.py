@@ -3,7 +3,7 @@
     python -P tests/run.py default | quick | all | lowest | newest | companions
 
 First the tests that may run beside others, in two processes more than there are cores, since many
-tests wait; then those with the marker `unhurried`, one for each core; then those with the marker
+tests wait; then those with the marker `unhurried`, two for each core; then those with the marker
 `alone`, one after the other. What the first of the processes writes is shown at once.
 
 A test that forks a group takes three quarters of the processor time where the process has imported
@@ -175,7 +175,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         codes = run_beside(both(chosen, "not alone and not unhurried"), paths, folder)
-        for marker, processes in (("unhurried", len(os.sched_getaffinity(0))), ("alone", 0)):
+        for marker, processes in (("unhurried", 2 * len(os.sched_getaffinity(0))), ("alone", 0)):
             if last := marked(marker, paths):
                 codes += run(both(chosen, marker), {folder / marker: last}, processes)
         reports = sorted(folder.glob("*.xml"))
