@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,16 +39,26 @@ pytestmark = [
 Start = Callable[..., synk.Group]
 
 
-@pytest.fixture(params=(*thorough(2), 3), ids=lambda n: f"size{n}")
-def gpus(request: pytest.FixtureRequest, start: Start) -> synk.Group:
-    """A group of each size."""
-    return start(request.param)
+@pytest.fixture(scope="module", params=(*thorough(2), 3), ids=lambda n: f"size{n}")
+def _gpus(request: pytest.FixtureRequest, _standin: None) -> Iterator[synk.Group]:
+    made = synk.Group(request.param, "cpu", start="exec")
+    made.run(Exchange())  # links the members, whose threads last as long as the group
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def gpus(_gpus: synk.Group) -> Iterator[synk.Group]:
+    """A group of each size, the same until a member dies: each new worker imports JAX."""
+    with _gpus.active():
+        yield _gpus
 
 
 DTYPES = [*conformance.DTYPES, "bfloat16"]
 TYPICAL = ("float32", "bool", "bfloat16")
 
 
+@pytest.mark.together
 @pytest.mark.parametrize("dtypes", [TYPICAL, *thorough((DTYPES,))])
 def test_conformance(gpus: synk.Group, dtypes: Sequence[str]) -> None:
     """All verbs on arrays of JAX's; on numpy's too. JAX compiles each for each shape."""
@@ -57,9 +67,27 @@ def test_conformance(gpus: synk.Group, dtypes: Sequence[str]) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.together
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_conformance_in_every_shape(gpus: synk.Group, dtype: str) -> None:
     conformance.check_communicator(gpus, [dtype])
+
+
+@pytest.mark.together
+def test_a_death_in_an_exchange(gpus: synk.Group, start: Start) -> None:
+    """Promise 22: reported, whatever the survivors' GPUs do; the next group works.
+
+    In 5 s; but a slow machine may take longer, so only a hang fails.
+    """
+    last = gpus.size - 1
+    gpus.run(Exchange())
+    began = time.monotonic()
+    with pytest.raises(synk.WorkerDied, match=rf"rank {last}.*SIGKILL"):
+        gpus.run(Dies(rank=last))
+    assert time.monotonic() - began < HANG
+    assert not gpus.alive
+    another = start(2)
+    assert [values for _, _, values in another.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
 
 
 def test_calls_of_nccl(start: Start) -> None:
@@ -133,23 +161,6 @@ def test_posting_from_several_threads() -> None:
     finally:
         nccl.accepting.set()
         link.close()
-
-
-@pytest.mark.parametrize("size", [*thorough(2), 3])
-def test_a_death_in_an_exchange(start: Start, size: int) -> None:
-    """Promise 22: reported, whatever the survivors' GPUs do; the next group works.
-
-    In 5 s; but a slow machine may take longer, so only a hang fails.
-    """
-    group = start(size)
-    group.run(Exchange())
-    began = time.monotonic()
-    with pytest.raises(synk.WorkerDied, match=rf"rank {size - 1}.*SIGKILL"):
-        group.run(Dies(rank=size - 1))
-    assert time.monotonic() - began < HANG
-    assert not group.alive
-    another = start(2)
-    assert [values for _, _, values in another.run(Exchange())] == [[[9.0] * 3, [12.0] * 4]] * 2
 
 
 @pytest.mark.thorough  # in training: extensions/test_jax_resident_rounds.py
