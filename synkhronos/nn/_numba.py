@@ -69,6 +69,8 @@ def _refuse_images(
 
 # Numba caches machine code that calls Python functions by module and name: both, and the number of
 # the code below, are part of the cache's key.
+type Code = tuple[Callable[..., np.ndarray], int]  # of numba, and its version
+
 _CALLED = (_refuse, _refuse_covered, _refuse_images, combined)
 _VERSION = zlib.crc32(repr([6, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
 
@@ -123,9 +125,7 @@ def _spread(geometry: np.ndarray, pixels: np.ndarray, kh: int, kw: int, image: n
 
 
 @register_funcify_default_op_cache_key(Convolution)  # type: ignore[untyped-decorator]
-def _convolution(
-    op: Convolution, node: Apply, **kwargs: object
-) -> tuple[Callable[..., np.ndarray], int]:
+def _convolution(op: Convolution, node: Apply, **kwargs: object) -> Code:
     geometry, groups = _geometry(op.windows), op.groups
 
     @numba_njit
@@ -166,9 +166,7 @@ def _convolution(
 
 
 @register_funcify_default_op_cache_key(ImageGradient)  # type: ignore[untyped-decorator]
-def _by_images(
-    op: ImageGradient, node: Apply, **kwargs: object
-) -> tuple[Callable[..., np.ndarray], int]:
+def _by_images(op: ImageGradient, node: Apply, **kwargs: object) -> Code:
     geometry, groups = _geometry(op.windows), op.groups
 
     @numba_njit
@@ -201,9 +199,7 @@ def _by_images(
 
 
 @register_funcify_default_op_cache_key(TransposedConvolution)  # type: ignore[untyped-decorator]
-def _transposed(
-    op: TransposedConvolution, node: Apply, **kwargs: object
-) -> tuple[Callable[..., np.ndarray], int]:
+def _transposed(op: TransposedConvolution, node: Apply, **kwargs: object) -> Code:
     geometry, added = _geometry(op.windows), op.added
 
     @numba_njit
@@ -304,9 +300,7 @@ def _sum_apart(
 
 
 @register_funcify_default_op_cache_key(KernelGradient)  # type: ignore[untyped-decorator]
-def _by_kernel(
-    op: KernelGradient, node: Apply, **kwargs: object
-) -> tuple[Callable[..., np.ndarray], int]:
+def _by_kernel(op: KernelGradient, node: Apply, **kwargs: object) -> Code:
     geometry, groups = _geometry(op.windows), op.groups
 
     @numba_njit
@@ -349,7 +343,7 @@ def _by_kernel(
 
 
 @register_funcify_default_op_cache_key(Pooling)  # type: ignore[untyped-decorator]
-def _pooling(op: Pooling, node: Apply, **kwargs: object) -> tuple[Callable[..., np.ndarray], int]:
+def _pooling(op: Pooling, node: Apply, **kwargs: object) -> Code:
     geometry = _geometry(op.windows)
     (kh, kw), largest = op.window, op.kind == "max"
 
@@ -379,9 +373,7 @@ def _pooling(op: Pooling, node: Apply, **kwargs: object) -> tuple[Callable[..., 
 
 
 @register_funcify_default_op_cache_key(PoolingGradient)  # type: ignore[untyped-decorator]
-def _pooling_gradient(
-    op: PoolingGradient, node: Apply, **kwargs: object
-) -> tuple[Callable[..., np.ndarray], int]:
+def _pooling_gradient(op: PoolingGradient, node: Apply, **kwargs: object) -> Code:
     geometry = _geometry(op.windows)
     (kh, kw), largest = op.window, op.kind == "max"
 
@@ -417,9 +409,7 @@ def _pooling_gradient(
 
 
 @register_funcify_default_op_cache_key(Augmentation)  # type: ignore[untyped-decorator]
-def _augmentation(
-    op: Augmentation, node: Apply, **kwargs: object
-) -> tuple[Callable[..., np.ndarray], int]:
+def _augmentation(op: Augmentation, node: Apply, **kwargs: object) -> Code:
     moves = (*op.pad, *(op.size or (0, 0)), op.flip, op.border == "reflect")
 
     @numba_njit
@@ -496,7 +486,7 @@ def _source(at: int, length: int, reflects: bool) -> int:
 
 
 @register_funcify_default_op_cache_key(Moments)  # type: ignore[untyped-decorator]
-def _moments(op: Moments, node: Apply, **kwargs: object) -> tuple[Callable[..., np.ndarray], int]:
+def _moments(op: Moments, node: Apply, **kwargs: object) -> Code:
     momentum = op.momentum
     kind = numba.types.Array(numba.float64, 2, "C")
 

@@ -37,6 +37,8 @@ from synkhronos.ops._collectives import (
 )
 from synkhronos.ops._ready import Ready
 
+type Code = tuple[Callable[..., np.ndarray], int]  # of numba, and its version
+
 _OPS = list(Reduction)
 _WEIGHINGS = [Weighing(given, got) for given in (False, True) for got in (False, True)]
 
@@ -76,9 +78,7 @@ def _array(node: Apply) -> np.ndarray:
 
 
 @register_funcify_default_op_cache_key(AllReduce)  # type: ignore[untyped-decorator]
-def _all_reduce(
-    op: AllReduce, node: Apply, **kwargs: object
-) -> tuple[Callable[..., np.ndarray], int]:
+def _all_reduce(op: AllReduce, node: Apply, **kwargs: object) -> Code:
     how, kind = _how(op), _array(node)
 
     @numba_njit
@@ -91,9 +91,7 @@ def _all_reduce(
 
 
 @register_funcify_default_op_cache_key(AllGather)  # type: ignore[untyped-decorator]
-def _all_gather(
-    op: AllGather, node: Apply, **kwargs: object
-) -> tuple[Callable[..., np.ndarray], int]:
+def _all_gather(op: AllGather, node: Apply, **kwargs: object) -> Code:
     how, kind = _how(op), _array(node)
 
     @numba_njit
@@ -110,7 +108,7 @@ def _all_gather(
 
 
 @register_funcify_default_op_cache_key(OwnRows)  # type: ignore[untyped-decorator]
-def _rows(op: OwnRows, node: Apply, **kwargs: object) -> tuple[Callable[..., np.ndarray], int]:
+def _rows(op: OwnRows, node: Apply, **kwargs: object) -> Code:
     how, kind = _how(op), _array(node)
 
     @numba_njit
@@ -124,9 +122,7 @@ def _rows(op: OwnRows, node: Apply, **kwargs: object) -> tuple[Callable[..., np.
 
 
 @register_funcify_default_op_cache_key(ReduceScatter)  # type: ignore[untyped-decorator]
-def _reduce_scatter(
-    op: ReduceScatter, node: Apply, **kwargs: object
-) -> tuple[Callable[..., np.ndarray], int]:
+def _reduce_scatter(op: ReduceScatter, node: Apply, **kwargs: object) -> Code:
     how, kind = _how(op), _array(node)
 
     @numba_njit
@@ -139,9 +135,7 @@ def _reduce_scatter(
 
 
 @register_funcify_default_op_cache_key(Broadcast)  # type: ignore[untyped-decorator]
-def _broadcast(
-    op: Broadcast, node: Apply, **kwargs: object
-) -> tuple[Callable[..., np.ndarray], int]:
+def _broadcast(op: Broadcast, node: Apply, **kwargs: object) -> Code:
     root, kind = op.root, _array(node)
 
     @numba_njit
@@ -154,7 +148,7 @@ def _broadcast(
 
 
 @register_funcify_default_op_cache_key(Rank)  # type: ignore[untyped-decorator]
-def _rank(op: Rank, node: Apply, **kwargs: object) -> tuple[Callable[..., np.ndarray], int]:
+def _rank(op: Rank, node: Apply, **kwargs: object) -> Code:
     @numba_njit
     def rank(token: np.ndarray) -> np.ndarray:
         with numba.objmode(found="int64"):
@@ -165,9 +159,7 @@ def _rank(op: Rank, node: Apply, **kwargs: object) -> tuple[Callable[..., np.nda
 
 
 @register_funcify_default_op_cache_key(SameSteps)  # type: ignore[untyped-decorator]
-def _same_steps(
-    op: SameSteps, node: Apply, **kwargs: object
-) -> tuple[Callable[..., np.ndarray], int]:
+def _same_steps(op: SameSteps, node: Apply, **kwargs: object) -> Code:
     kind = _array(node)
 
     @numba_njit
@@ -180,7 +172,7 @@ def _same_steps(
 
 
 @register_funcify_default_op_cache_key(Ready)  # type: ignore[untyped-decorator]
-def _ready(op: Ready, node: Apply, **kwargs: object) -> tuple[Callable[..., np.ndarray], int]:
+def _ready(op: Ready, node: Apply, **kwargs: object) -> Code:
     number = op.number
 
     @numba_njit
