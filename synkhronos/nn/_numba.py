@@ -67,10 +67,10 @@ def _refuse_images(
     check_counts(*counts)
 
 
-# Numba caches machine code that calls Python functions by module and name: both, and the number of
-# the code below, are part of the cache's key.
 type Code = tuple[Callable[..., np.ndarray], int]  # of numba, and its version
 
+# Numba caches machine code that calls Python functions by module and name: both, and the number of
+# the code below, are part of the cache's key.
 _CALLED = (_refuse, _refuse_covered, _refuse_images, combined)
 _VERSION = zlib.crc32(repr([6, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
 
