@@ -20,8 +20,9 @@ from synkhronos._checks import Checked
 from synkhronos._errors import InputError
 
 Vector = np.ndarray
+Vectors = Sequence[Vector]
 # (gradient, parameters and states, where their new values go)
-Optimizer = Callable[[Vector, Sequence[Vector], Sequence[Vector]], None]
+Optimizer = Callable[[Vector, Vectors, Vectors], None]
 
 STARTS_AS_CENTRE = ("read", "last")  # those of a member's own vectors; others start at zero
 STATES = ("keep", "average", "reset")
@@ -156,12 +157,7 @@ class RoundRule(Rule):
         return list(range(members))
 
     def meeting(
-        self,
-        members: Sequence[Vector],
-        centre: Vector,
-        outer: Sequence[Vector],
-        mean: Vector,
-        count: int,
+        self, members: Vectors, centre: Vector, outer: Vectors, mean: Vector, count: int
     ) -> None:
         """Change the parameters of the members and the centre.
 
@@ -181,7 +177,7 @@ class RoundRule(Rule):
         for w in members:
             w[...] = centre
 
-    def move(self, centre: Vector, outer: Sequence[Vector], mean: Vector) -> None:
+    def move(self, centre: Vector, outer: Vectors, mean: Vector) -> None:
         """Change the centre, from which all members go on; parameters as for `meeting`."""
         raise NotImplementedError
 
@@ -298,14 +294,7 @@ class TurnRule(FreeRule):
         del turn
         return True
 
-    def exchange(
-        self,
-        turn: Turn,
-        w: Vector,
-        own: Sequence[Vector],
-        centre: Sequence[Vector],
-        new: Sequence[Vector],
-    ) -> None:
+    def exchange(self, turn: Turn, w: Vector, own: Vectors, centre: Vectors, new: Vectors) -> None:
         """Read the centre, write the new one, change the member's vectors.
 
         Parameters

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, override
 
 from synkhronos._checks import check_integer, check_number, check_word
-from synkhronos.rules._base import STATES, RoundRule, Vector
+from synkhronos.rules._base import STATES, RoundRule, Vector, Vectors
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Average(RoundRule):
         check_word(*self._given("state"), STATES)
 
     @override
-    def move(self, centre: Vector, outer: Sequence[Vector], mean: Vector) -> None:
+    def move(self, centre: Vector, outer: Vectors, mean: Vector) -> None:
         centre[...] = mean
 
 
@@ -99,7 +98,7 @@ class SlowMo(RoundRule):
         check_word(*self._given("state"), STATES)
 
     @override
-    def move(self, centre: Vector, outer: Sequence[Vector], mean: Vector) -> None:
+    def move(self, centre: Vector, outer: Vectors, mean: Vector) -> None:
         [u] = outer
         u *= self.momentum
         u += centre - mean
@@ -149,7 +148,7 @@ class DiLoCo(RoundRule):
         check_word(*self._given("state"), STATES)
 
     @override
-    def move(self, centre: Vector, outer: Sequence[Vector], mean: Vector) -> None:
+    def move(self, centre: Vector, outer: Vectors, mean: Vector) -> None:
         [u] = outer
         displacement = centre - mean
         u *= self.momentum

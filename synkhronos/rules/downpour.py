@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, override
 
@@ -11,7 +11,7 @@ import numpy as np
 from synkhronos._checks import check_integer, check_word, or_none, shown
 from synkhronos._compiling.loops import elementwise
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos.rules._base import Turn, TurnRule, Vector
+from synkhronos.rules._base import Turn, TurnRule, Vector, Vectors
 
 _VERSION, _VOTES, _ROWS = range(3)
 
@@ -124,14 +124,7 @@ class Downpour(TurnRule):
         return version > turn.read or votes >= min(self.quorum, turn.present)
 
     @override
-    def exchange(
-        self,
-        turn: Turn,
-        w: Vector,
-        own: Sequence[Vector],
-        centre: Sequence[Vector],
-        new: Sequence[Vector],
-    ) -> None:
+    def exchange(self, turn: Turn, w: Vector, own: Vectors, centre: Vectors, new: Vectors) -> None:
         [read] = own
         scale = 1 / max(1, turn.staleness) if self.scale == "inverse" else 1.0
         if turn.does == "exchange" and turn.optimizer is None:
@@ -145,14 +138,7 @@ class Downpour(TurnRule):
             w[...] = new[0]
             read[...] = new[0]
 
-    def _vote(
-        self,
-        turn: Turn,
-        w: Vector,
-        read: Vector,
-        centre: Sequence[Vector],
-        new: Sequence[Vector],
-    ) -> None:
+    def _vote(self, turn: Turn, w: Vector, read: Vector, centre: Vectors, new: Vectors) -> None:
         c, total, *states = centre
         changed, summed, *made = new
         if "contribute" in turn.does:
@@ -167,9 +153,7 @@ class Downpour(TurnRule):
                 vector[...] = value
 
 
-def _move(
-    turn: Turn, displacement: Vector, centre: Sequence[Vector], new: Sequence[Vector]
-) -> None:
+def _move(turn: Turn, displacement: Vector, centre: Vectors, new: Vectors) -> None:
     """Write the new parameters and states of the centre."""
     if turn.optimizer is None:
         np.subtract(centre[0], displacement, out=new[0])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self, override
 
 from synkhronos._checks import check_flag, check_integer, check_number, or_none
 from synkhronos._compiling.loops import elementwise
 from synkhronos._errors import InputError
-from synkhronos.rules._base import RoundRule, Turn, TurnRule, Vector, Way
+from synkhronos.rules._base import RoundRule, Turn, TurnRule, Vector, Vectors, Way
 
 
 @dataclass(frozen=True)
@@ -76,24 +75,12 @@ class EASGD(TurnRule, RoundRule):
         return replace(self, alpha=alpha)
 
     @override
-    def exchange(
-        self,
-        turn: Turn,
-        w: Vector,
-        own: Sequence[Vector],
-        centre: Sequence[Vector],
-        new: Sequence[Vector],
-    ) -> None:
+    def exchange(self, turn: Turn, w: Vector, own: Vectors, centre: Vectors, new: Vectors) -> None:
         _attract(w, centre[0], new[0], self.alpha)
 
     @override
     def meeting(
-        self,
-        members: Sequence[Vector],
-        centre: Vector,
-        outer: Sequence[Vector],
-        mean: Vector,
-        count: int,
+        self, members: Vectors, centre: Vector, outer: Vectors, mean: Vector, count: int
     ) -> None:
         for w in members:
             w -= self.alpha * (w - centre)

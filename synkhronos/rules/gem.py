@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, override
 
 from synkhronos._checks import check_integer, check_number
 from synkhronos._compiling.loops import elementwise
-from synkhronos.rules._base import Turn, TurnRule, Vector
+from synkhronos.rules._base import Turn, TurnRule, Vector, Vectors
 
 _TINY = 1e-12
 _MOST = 5.0  # of the factor of an element
@@ -59,14 +58,7 @@ class GEM(TurnRule):
         check_number(*self._given("kappa"), 0)
 
     @override
-    def exchange(
-        self,
-        turn: Turn,
-        w: Vector,
-        own: Sequence[Vector],
-        centre: Sequence[Vector],
-        new: Sequence[Vector],
-    ) -> None:
+    def exchange(self, turn: Turn, w: Vector, own: Vectors, centre: Vectors, new: Vectors) -> None:
         read, m, last = own
         numbers = self.lr, self.momentum, self.kappa, _TINY, _MOST
         _match(w, read, m, last, centre[0], new[0], *numbers)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, override
 
 import numpy as np
 
 from synkhronos._checks import check_integer
-from synkhronos.rules._base import RoundRule, Vector
+from synkhronos.rules._base import RoundRule, Vector, Vectors
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,6 @@ class Swap(RoundRule):
 
     @override
     def meeting(
-        self,
-        members: Sequence[Vector],
-        centre: Vector,
-        outer: Sequence[Vector],
-        mean: Vector,
-        count: int,
+        self, members: Vectors, centre: Vector, outer: Vectors, mean: Vector, count: int
     ) -> None:
         centre[...] = mean

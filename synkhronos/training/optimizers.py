@@ -22,6 +22,8 @@ from synkhronos._errors import InputTypeError
 from synkhronos.extensions.updates import apply_rule
 from synkhronos.extensions.updates._slots import gradients, names_of, trainable
 
+type Params = Sequence[SharedVariable]
+
 Rule = Callable[..., object]
 
 _AVERAGE, _SKIPPED = "synkhronos_average_of", "synkhronos_skipped"
@@ -72,10 +74,7 @@ def ema(rule: Rule, decay: float = 0.999) -> Rule:
     decay = check_number("ema: decay", decay, 0, below=1)
 
     def averaged(
-        loss_or_grads: Variables,
-        params: Sequence[SharedVariable],
-        *args: object,
-        **kwargs: object,
+        loss_or_grads: Variables, params: Params, *args: object, **kwargs: object
     ) -> object:
         updates = apply_rule(rule, loss_or_grads, params, args, kwargs)
         kept = [p for p in params if p in updates]
@@ -150,12 +149,7 @@ def guarded(rule: Rule) -> Rule:
     """
     _check_rule("guarded", rule)
 
-    def held(
-        loss_or_grads: Variables,
-        params: Sequence[SharedVariable],
-        *args: object,
-        **kwargs: object,
-    ) -> object:
+    def held(loss_or_grads: Variables, params: Params, *args: object, **kwargs: object) -> object:
         kept = trainable(params)
         grads = gradients(loss_or_grads, params, kept)
         updates = apply_rule(rule, grads, kept, args, kwargs)
@@ -212,12 +206,7 @@ def clipped(rule: Rule, limit: float = 0.01) -> Rule:
     _check_rule("clipped", rule)
     limit = check_number("clipped: limit", limit, above=0)
 
-    def within(
-        loss_or_grads: Variables,
-        params: Sequence[SharedVariable],
-        *args: object,
-        **kwargs: object,
-    ) -> object:
+    def within(loss_or_grads: Variables, params: Params, *args: object, **kwargs: object) -> object:
         updates = apply_rule(rule, loss_or_grads, params, args, kwargs)
         found = dict(updates)
         for p in params:
@@ -273,12 +262,7 @@ def scheduled(rule: Rule, schedule: Callable[[TensorVariable], object], **option
             "constant rate, pass it to the rule as learning_rate"
         )
 
-    def timed(
-        loss_or_grads: Variables,
-        params: Sequence[SharedVariable],
-        *args: object,
-        **kwargs: object,
-    ) -> object:
+    def timed(loss_or_grads: Variables, params: Params, *args: object, **kwargs: object) -> object:
         step = pytensor.shared(np.zeros((), np.int64), name="step of the schedule")
         given = {"learning_rate": schedule(step), **options, **kwargs}
         updates = apply_rule(rule, loss_or_grads, params, args, given)
