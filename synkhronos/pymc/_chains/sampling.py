@@ -70,7 +70,7 @@ class OnOneCore(Faster):
         return pm_sample(**{**self._given, **kwargs})
 
 
-def sampler_of(model: Model, given: Mapping[str, object]) -> str:
+def sampler_of(model: Model, given: Mapping[str, object], reading: Reading | None = None) -> str:
     """The sampler that `pm.sample` takes with these arguments."""
     if given.get("nuts_sampler") is not None:
         return str(given["nuts_sampler"])
@@ -85,15 +85,16 @@ def sampler_of(model: Model, given: Mapping[str, object]) -> str:
         and given.get("return_inferencedata", True)
         and (initvals is None or isinstance(initvals, dict))
         and isinstance(mode_of(mode).linker, NumbaLinker | JAXLinker)
-        and _all_by_nuts(model)  # last, since it takes the time of a gradient's graph
+        and _all_by_nuts(model, reading)  # last, since it takes the time of a gradient's graph
     )
     return "nutpie" if takes_nutpie else "pymc"
 
 
-def _all_by_nuts(model: Model) -> bool:
+def _all_by_nuts(model: Model, reading: Reading | None) -> bool:
     """Whether `pm.sample` gives all parameters to NUTS: one without a gradient gets Slice."""
     try:
-        pytensor.grad(model.logp(), model.value_vars, disconnected_inputs="ignore")
+        density = model.logp() if reading is None else reading.sum_of(reading.factors)
+        pytensor.grad(density, model.value_vars, disconnected_inputs="ignore")
     except (NotImplementedError, NullTypeGradError):
         return False
     return all(
@@ -315,7 +316,7 @@ def way_of(
             f"the gradients of its {sum(t.rows for t in reading.terms):,} rows take about "
             f"{seconds:.1g} s in all, less than to prepare it"
         )
-    sampler = sampler_of(model, given)
+    sampler = sampler_of(model, given, reading)
     sampled, given = frozen_first(model, sampler, given)
     if sampled is not model:
         with untraced():
