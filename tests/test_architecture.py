@@ -341,6 +341,20 @@ def test_two_towers_have_only_the_ground_in_common() -> None:
             assert fits, f"{name} imports {target}"
 
 
+def test_what_follows_a_reading_takes_no_model() -> None:
+    """A model is read once. Those that give it another log-density, or sample it, have it."""
+    density, group = ("estimate", "likelihood", "proof", "serial"), ("likelihood", "rest_terms")
+    rooms = [f"pymc._density.{room}." for room in density] + [f"pymc._group.{r}." for r in group]
+    behind = [n for n in modules() if f"{n}.".startswith(("pymc._repeated.", *rooms))]
+    assert len(behind) > 15
+    for name, tree in modules().items():
+        for node in nodes(tree) if name.startswith("pymc.") else ():
+            if isinstance(node, ast.arg) and node.arg == "model":
+                assert name not in behind, f"{name}:{node.lineno} takes a model, not its reading"
+                of_any = node.annotation is None or ast.unparse(node.annotation) == "Any"
+                assert not of_any, f"{name}:{node.lineno}: of which type is the model?"
+
+
 def test_no_protocol_hides_a_circle() -> None:
     """None has just one class that fits it, in a module that imports the Protocol's own."""
     known = modules()
