@@ -47,7 +47,9 @@ PYTENSOR = Library(
             "pytensor.compile.ops:FromFunctionOp()._FromFunctionOp__fn",
             "pytensor.compile.ops:FromFunctionOp()._FromFunctionOp__infer_shape",
         ),
-        "vectorize_graph takes no collectives": ("pytensor.graph.replace:_vectorize_node",),
+        "collectives of a batch of values exchange one value after another": (
+            "pytensor.graph.replace:_vectorize_node",
+        ),
     },
 )
 __getattr__ = PYTENSOR.get

@@ -30,6 +30,12 @@ def run(*arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+def test_a_version_whose_private_names_were_not_tried() -> None:
+    tried = examination.NUMBA.tried.split(" and ")[-1]
+    assert examination._tried("numba", tried) == examination._tried("rich", "0.1") == ""
+    assert examination._tried("numba", "0.1") == f"; {examination.NUMBA.tried} was tried"
+
+
 @pytest.mark.slow
 def test_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The machine that runs the tests can do everything; as JSON, and as text."""

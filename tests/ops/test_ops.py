@@ -13,6 +13,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from modes import FAST
+from pytensor.graph.replace import vectorize_graph
 from pytensor.scan.utils import until as scan_until
 from selection import thorough
 
@@ -542,6 +543,14 @@ def test_a_task_cannot_meet_the_master(group2: synk.Group) -> None:
     with pytest.raises(synk.WorkerError, match=r"Group\.start"):
         group2.start(call).wait()
     assert f(np.arange(4.0)) == 6.0
+
+
+@pytest.mark.parametrize("collective", [ops.all_reduce, ops.broadcast])
+def test_a_batch_of_values_is_one_exchange(collective: Callable[..., Any]) -> None:
+    x, batch = pt.vector("x"), pt.matrix("batch")
+    found = vectorize_graph(collective(x), {x: batch})
+    assert isinstance(found.owner.op, CollectiveOp)
+    assert found.owner.inputs[0] is batch
 
 
 def test_outside_of_a_call_and_alone() -> None:
