@@ -28,11 +28,7 @@ _COPIES = 3  # that a write, and a read from the cache of another core, take tog
 class TimedParts:
     """The parts of one call, which this process computes by itself and without effects."""
 
-    def __init__(
-        self,
-        function: GroupFunction,
-        asked: Request,
-    ) -> None:
+    def __init__(self, function: GroupFunction, asked: Request) -> None:
         group, arguments = function.group, function.arguments
         self._group, self._function = group, function
         self._recipe = function.plan.recipe

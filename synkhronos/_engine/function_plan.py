@@ -53,12 +53,7 @@ from synkhronos._engine.function_arguments import (
 )
 from synkhronos._engine.graph_collectives import has_collectives, is_own, unmet_ancestors
 from synkhronos._engine.replicas import Finish, Recipe, Slicing, Stream, Update, is_dense, settings
-from synkhronos._errors import (
-    InputError,
-    InputTypeError,
-    LocalUpdateWarning,
-    ReductionWarning,
-)
+from synkhronos._errors import InputError, InputTypeError, LocalUpdateWarning, ReductionWarning
 from synkhronos._proofs import Proof, Unproved, depends_on, prove, row_draws
 from synkhronos._proofs.reductions import Reduction, check_adds, parse
 from synkhronos._warnings import place_of_user, warn

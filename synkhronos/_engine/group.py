@@ -40,12 +40,7 @@ from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.runner import Runner, Task, any_alive
 from synkhronos._engine.startup import described, follow, launched
 from synkhronos._engine.trace import Trace, check_path
-from synkhronos._errors import (
-    GroupError,
-    InputError,
-    NotForked,
-    StartFailed,
-)
+from synkhronos._errors import GroupError, InputError, NotForked, StartFailed
 from synkhronos._host.arena import Arena
 from synkhronos._host.launch_settings import LaunchSettings, launch_settings
 from synkhronos._host.system import trouble

@@ -32,14 +32,7 @@ from synkhronos._proofs.values import (
     merge,
     summed,
 )
-from synkhronos._proofs.walk import (
-    Transferred,
-    Walk,
-    constant_of,
-    gives_zero,
-    has_rows,
-    transfer,
-)
+from synkhronos._proofs.walk import Transferred, Walk, constant_of, gives_zero, has_rows, transfer
 
 type Index = slice | Variable
 

@@ -43,14 +43,7 @@ from synkhronos._proofs.values import (
     is_scalable,
     merge,
 )
-from synkhronos._proofs.walk import (
-    Transferred,
-    Walk,
-    constant_of,
-    gives_zero,
-    has_rows,
-    transfer,
-)
+from synkhronos._proofs.walk import Transferred, Walk, constant_of, gives_zero, has_rows, transfer
 
 # A product of numbers, of dimensions (variable, axis), and of variables of unknown meaning.
 type Length = list[int | Hashable]

@@ -30,14 +30,7 @@ from synkhronos._proofs.values import (
     linear,
     summed,
 )
-from synkhronos._proofs.walk import (
-    Transferred,
-    Walk,
-    constant_of,
-    gives_zero,
-    has_rows,
-    transfer,
-)
+from synkhronos._proofs.walk import Transferred, Walk, constant_of, gives_zero, has_rows, transfer
 
 _REDUCTIONS: dict[type[ps.ScalarOp], str] = {
     ps.Add: "sum",

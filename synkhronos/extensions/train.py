@@ -61,12 +61,7 @@ from synkhronos.extensions._step.partition import Partition, partition_rule
 from synkhronos.extensions._step.resident_recipe import UpdateRule
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.extensions.updates import apply_rule
-from synkhronos.extensions.updates._slots import (
-    check_loss,
-    fitted_gradient,
-    gradients,
-    trainable,
-)
+from synkhronos.extensions.updates._slots import check_loss, fitted_gradient, gradients, trainable
 from synkhronos.rules import Nodes
 from synkhronos.rules._base import Rule, way_of
 

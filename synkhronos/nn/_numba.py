@@ -23,10 +23,7 @@ from collections.abc import Callable
 import numba
 import numpy as np
 from pytensor.graph.basic import Apply
-from pytensor.link.numba.dispatch.basic import (
-    numba_njit,
-    register_funcify_default_op_cache_key,
-)
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
 from synkhronos.nn._augmentation import BORDERS, MOST, Augmentation, check_counts
 from synkhronos.nn._convolution import (

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from synkhronos.pymc._after.predictive import (
         sample_posterior_predictive as sample_posterior_predictive,
     )
-    from synkhronos.pymc._after.predictive import (
-        sample_prior_predictive as sample_prior_predictive,
-    )
+    from synkhronos.pymc._after.predictive import sample_prior_predictive as sample_prior_predictive
     from synkhronos.pymc._chains.sampling import sample
     from synkhronos.pymc._density.fast import fast
     from synkhronos.pymc._group.advice import Advice

@@ -10,17 +10,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from synkhronos.nn import avg_pool2d
 from synkhronos.training.net import Net
-from synkhronos.zoo._blocks import (
-    average,
-    conv,
-    conv_norm,
-    drop,
-    flat,
-    images,
-    linear,
-    pool,
-    relu,
-)
+from synkhronos.zoo._blocks import average, conv, conv_norm, drop, flat, images, linear, pool, relu
 from synkhronos.zoo._classifier import classifier
 from synkhronos.zoo._network import network
 

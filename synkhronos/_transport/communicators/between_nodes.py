@@ -22,11 +22,7 @@ from synkhronos._proofs.reductions import Reduction, combine, normalized
 from synkhronos._transport import serialization
 from synkhronos._transport.channels.leader_tree import DIFFERENT, Leaders
 from synkhronos._transport.communicators.communicator import DIFFER
-from synkhronos._transport.communicators.half_precision import (
-    Rounding,
-    compressed,
-    decompressed,
-)
+from synkhronos._transport.communicators.half_precision import Rounding, compressed, decompressed
 
 _SMALL = 1 << 14  # bytes; a value up to this size travels with the agreement itself
 _SMALL_REDUCTION = 1 << 12  # bytes of all nodes together; up to this, too

@@ -25,11 +25,7 @@ from synkhronos._host.arena import Arena
 from synkhronos._plan.chunks import Chunk
 from synkhronos._proofs.reductions import Reduction
 from synkhronos._transport.communicators.board import Board, counted
-from synkhronos._transport.communicators.half_precision import (
-    Rounding,
-    compressed,
-    decompressed,
-)
+from synkhronos._transport.communicators.half_precision import Rounding, compressed, decompressed
 from synkhronos._transport.communicators.links import (
     PART,
     SUM,

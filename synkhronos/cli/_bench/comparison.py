@@ -20,14 +20,7 @@ from synkhronos._host import cores
 from synkhronos._host.files import check_place
 from synkhronos._transport.processes.interpreter import lifeline, start_interpreter
 from synkhronos.cli._say import complain, say
-from synkhronos.cli._scaling import (
-    STRONG,
-    WEAK,
-    Curve,
-    Measurement,
-    curves_of,
-    write_csv,
-)
+from synkhronos.cli._scaling import STRONG, WEAK, Curve, Measurement, curves_of, write_csv
 
 
 class Failed(Exception):

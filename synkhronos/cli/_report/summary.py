@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from synkhronos._errors import InputError
-from synkhronos.training._record.run_folder import (
-    is_number,
-    read_metrics,
-    read_starts,
-    writer_of,
-)
+from synkhronos.training._record.run_folder import is_number, read_metrics, read_starts, writer_of
 from synkhronos.training._record.scalars import text_of
 
 # Where time goes, for a reader: the phases of the clocks that each part is made of.

@@ -17,13 +17,7 @@ from synkhronos._host.launch_settings import LaunchSettings, without_settings
 from synkhronos._host.secrets import HIDDEN, is_telling, words_without_secrets
 from synkhronos.cli import _mpi_launcher
 from synkhronos.cli._run.hosts import Host, allocation, listed_hosts, named_hosts
-from synkhronos.cli._run.launchers import (
-    SENT,
-    Mpi,
-    library_beside,
-    srun_line,
-    under_a_launcher,
-)
+from synkhronos.cli._run.launchers import SENT, Mpi, library_beside, srun_line, under_a_launcher
 from synkhronos.cli._run.reach import AGENTS
 from synkhronos.cli._run.usage import UsageError
 

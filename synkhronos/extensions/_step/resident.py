@@ -19,15 +19,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 
 from synkhronos._backends import jax as jax_backend
-from synkhronos._engine.commands.base import (
-    COMPUTE,
-    COPY,
-    REDUCE,
-    SCATTER,
-    UPDATE,
-    WAIT,
-    Stopwatch,
-)
+from synkhronos._engine.commands.base import COMPUTE, COPY, REDUCE, SCATTER, UPDATE, WAIT, Stopwatch
 from synkhronos._engine.commands.call import compute_call, contribute_call, part_of
 from synkhronos._engine.commands.collectives import Collective
 from synkhronos._engine.member import Member

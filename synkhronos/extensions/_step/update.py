@@ -36,15 +36,7 @@ from synkhronos._backends.jax import runs_jax
 from synkhronos._backends.reduction_loops import weighted_sum
 from synkhronos._compiling.progress import watch
 from synkhronos._compiling.python_mode import python_mode
-from synkhronos._engine.commands.base import (
-    COMPUTE,
-    COPY,
-    REDUCE,
-    SCATTER,
-    UPDATE,
-    WAIT,
-    Stopwatch,
-)
+from synkhronos._engine.commands.base import COMPUTE, COPY, REDUCE, SCATTER, UPDATE, WAIT, Stopwatch
 from synkhronos._engine.commands.call import (
     ExtendedCall,
     Part,

@@ -6,10 +6,7 @@ import zlib
 from typing import Any
 
 import numba
-from pytensor.link.numba.dispatch.basic import (
-    numba_njit,
-    register_funcify_default_op_cache_key,
-)
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
 from synkhronos._compiling.lean.rewrite import register_where
 from synkhronos._libraries.pytensor import get_numba_type

@@ -10,13 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from synkhronos._checks import (
-    check_flag,
-    check_integer,
-    check_word,
-    options_checked,
-    shown,
-)
+from synkhronos._checks import check_flag, check_integer, check_word, options_checked, shown
 from synkhronos._errors import InputError, SourceError
 from synkhronos._host.secrets import without_secrets
 from synkhronos.training.sources._columns import (

@@ -10,28 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._checks import (
-    check_flag,
-    check_word,
-    is_integer,
-    options_checked,
-    shown,
-)
+from synkhronos._checks import check_flag, check_word, is_integer, options_checked, shown
 from synkhronos._errors import InputError
 from synkhronos.training.sources._columns import check_classes
-from synkhronos.training.sources._files import (
-    Described,
-    FileSource,
-    Format,
-    Options,
-)
-from synkhronos.training.sources._listings import (
-    Listing,
-    in_folders,
-    in_lines,
-    in_table,
-    is_table,
-)
+from synkhronos.training.sources._files import Described, FileSource, Format, Options
+from synkhronos.training.sources._listings import Listing, in_folders, in_lines, in_table, is_table
 from synkhronos.training.sources._pixels import CHANNELS, DEPTHS, INTERPOLATED, Pixels, library
 
 

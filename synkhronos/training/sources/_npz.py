@@ -11,13 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from synkhronos._checks import options_checked
-from synkhronos.training.sources._files import (
-    Described,
-    FileSource,
-    Format,
-    Options,
-    check_stored,
-)
+from synkhronos.training.sources._files import Described, FileSource, Format, Options, check_stored
 from synkhronos.training.sources._npy import check_header
 
 # zipfile unpacks the others without a limit, and a byte may become a million
