@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,7 +50,7 @@ PROMISES = "tests/test_promises.py"  # it looks at all tests
 NONE_WENT_WRONG = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
-def run(selection: str, parts: Mapping[Path, Sequence[str]], processes: int = 0) -> list[int]:
+def run(selection: str, parts: Mapping[Path, Sequence[str]], processes: int) -> list[int]:
     """Run pytest for each part, at the same time; the exit statuses.
 
     Parameters
@@ -76,8 +77,7 @@ def start(
     """Start pytest with these arguments."""
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["-p", "no:zarr", "-m", selection]  # zarr's plugin takes half a second to import
-    if processes:
-        command.append(f"--processes={processes}")
+    command.append(f"--processes={processes}")
     given = place.with_suffix(".txt")  # so that the command stays short: runs record it
     given.write_text("\n".join(arguments))
     files = f"--junit-xml={place.with_suffix('.xml')}", f"--basetemp={place}"
@@ -127,9 +127,10 @@ def test_files(paths: list[str]) -> list[str]:
     return sorted(str(f.relative_to(ROOT)) for f in files)
 
 
-def marked(marker: str, paths: list[str]) -> list[str]:
-    """The files with a marker: all the others need not be collected again."""
-    return [f for f in test_files(paths or ["tests"]) if f"mark.{marker}" in (ROOT / f).read_text()]
+def marked(paths: list[str]) -> list[str]:
+    """The files with such a marker: all the others need not be collected again."""
+    wanted = re.compile(r"mark\.(alone|unhurried)\b")
+    return [f for f in test_files(paths or ["tests"]) if wanted.search((ROOT / f).read_text())]
 
 
 def summary(reports: list[Path], seconds: float) -> str:
@@ -175,9 +176,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         codes = run_beside(both(chosen, "not alone and not unhurried"), paths, folder)
-        for marker, processes in (("unhurried", 2 * len(os.sched_getaffinity(0))), ("alone", 0)):
-            if last := marked(marker, paths):
-                codes += run(both(chosen, marker), {folder / marker: last}, processes)
+        if last := marked(paths):
+            processes = 2 * len(os.sched_getaffinity(0))
+            codes += run(both(chosen, "(alone or unhurried)"), {folder / "last": last}, processes)
         reports = sorted(folder.glob("*.xml"))
         print(summary(reports, time.time() - given.began), flush=True)
     return next((code for code in codes if code not in NONE_WENT_WRONG), 0)

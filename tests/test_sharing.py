@@ -1,4 +1,4 @@
-"""Processes that share the tests of a collection: none outlives the one that collects."""
+"""Processes that share the tests of a collection: how they begin, and that none is left."""
 
 from __future__ import annotations
 
@@ -28,6 +28,39 @@ def test_one():
     time.sleep(600)
 test_two = test_three = test_four = lambda: test_one()  # a process takes one and the next
 """
+ALONE = """
+import os, pathlib, pytest
+@pytest.mark.alone
+def test_alone():
+    ended = {path.read_text() for path in pathlib.Path().glob("ended *")}
+    assert ended and not [pid for pid in ended if os.path.exists(f"/proc/{pid}")]
+def test_one():
+    pathlib.Path(f"ended {os.getpid()}").write_text(str(os.getpid()))
+test_two = test_three = lambda: test_one()
+"""
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    """Two processes share the tests of a folder."""
+    command = [sys.executable, "-P", "-m", "pytest", "-c", os.devnull, "--rootdir=.", "-p"]
+    command += ["sharing", "--processes=2", "--basetemp=base", "--junit-xml=base.xml", "."]
+    support = str(Path(__file__).parent / "support")
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": support},
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def test_what_runs_alone_begins_when_all_others_have_ended(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_alone.py").write_text(ALONE)
+    assert start(tmp_path).wait(LIMIT) == 0
+    reports = [path.read_text() for path in tmp_path.glob("base *.xml")]
+    assert sum(report.count("<testcase ") for report in reports) == 4
+    assert len(reports) == 3
 
 
 @pytest.mark.parametrize(
@@ -43,16 +76,7 @@ def test_a_signal_to_the_first_process_only(
     """The two others sleep in their tests for ten minutes."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_waiting.py").write_text(TESTS.format(handler=handler))
-    command = [sys.executable, "-P", "-m", "pytest", "-c", os.devnull, "--rootdir=.", "-p"]
-    command += ["sharing", "--processes=2", "--basetemp=base", "--junit-xml=base.xml", "."]
-    support = str(Path(__file__).parent / "support")
-    first = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": support},
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    first = start(tmp_path)
     try:
         until = time.monotonic() + LIMIT
         while len(others := [int(path.name) for path in tmp_path.glob("[0-9]*")]) < 2:

@@ -13,7 +13,8 @@ that collects, or its death, interrupts the others.
 
 The cases of one test function stay together, and so do the tests of a module with the marker
 `together`, whose fixture is dear. Tests that run JAX come last in the collection, so that no
-process forks a group after it.
+process forks a group after it. Those with the marker `alone` have a process that begins when all
+others have ended.
 """
 
 from __future__ import annotations
@@ -61,20 +62,27 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     note, partial = _note(folder), folder.with_name(f"{folder.name} noting")
     partial.write_text(json.dumps(session.config.stash[COLLECTED]))
     partial.rename(note)
-    started = []
-    for number in range(processes):
-        pid = os.fork()
-        if pid == 0:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
-            _run_some(session, folder, number)
-            return True
-        started.append(pid)
+    alone = [item for item in session.items if item.get_closest_marker("alone")]
+    others = [item for item in session.items if item not in alone]
+    stages = [(range(processes), shared(others, folder.with_name(f"{folder.name} taken")))]
+    stages += [(range(processes, processes + 1), iter(alone))] if alone else []
+    codes: list[int] = []
+    for numbers, items in stages:
+        started = []
+        for number in numbers:
+            pid = os.fork()
+            if pid == 0:
+                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
+                _run_some(session, folder, number, items)
+                return True
+            started.append(pid)
+        try:
+            codes += [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
+        except KeyboardInterrupt:
+            _interrupt(started)
+            session.config.option.verbose = -2
+            raise
     session.config.option.verbose = -2  # this process has nothing to say
-    try:
-        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
-    except KeyboardInterrupt:
-        _interrupt(started)
-        raise
     for number, code in enumerate(codes):
         said = _output(folder, number).read_text() if number else ""
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
@@ -102,7 +110,9 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def _run_some(session: pytest.Session, folder: Path, number: int) -> None:
+def _run_some(
+    session: pytest.Session, folder: Path, number: int, mine: Iterator[pytest.Item]
+) -> None:
     """Run the tests that this process takes, once the one of this number has ended elsewhere."""
     config = session.config
     # processes that share a folder clean it up at the same time, and one of them may then fail
@@ -112,7 +122,6 @@ def _run_some(session: pytest.Session, folder: Path, number: int) -> None:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         said = _output(folder, number).open("w", buffering=1)  # nothing else flushes it at the end
         reporter._tw = type(reporter._tw)(said)
-    mine = shared(session.items, folder.with_name(f"{folder.name} taken"))
     with folder.with_name(f"turn {number}").open("w") as turn:
         fcntl.lockf(turn, fcntl.LOCK_EX)  # unlike that of flock it is not held by forks
         item = next(mine, None)
