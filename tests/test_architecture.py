@@ -566,7 +566,7 @@ def test_libraries_are_imported_only_where_named(library: str) -> None:
 # Parts of libraries that these do not document; only `_libraries` names them.
 PRIVATE = re.compile(
     r"numba\.(core|np)\b|pytensor\.(link\.numba\.(cache|dispatch)|compile\.rewriting|tensor\.symbolic"
-    r"|tensor\.rewriting\.(math|fused_elemwise|scalarize))\b|nutpie\.\w|better_optimize\.\w"
+    r"|tensor\.rewriting\.(math|fused_elemwise|scalarize))\b|nutpie\.\w|better_optimize\.\w|keras\.src\b"
     r"|pymc\.(model\.fgraph|sampling\.mcmc|step_methods\.hmc)\b|(\w+\.)+_[a-z]"
 )
 LIBRARIES = re.compile(r"(pytensor|numba|llvmlite|pymc|nutpie|better_optimize|jax|optuna|keras)\b")

@@ -11,5 +11,9 @@ KERAS = Library(
         "the layers of a model, and what draws random numbers, are not found": (
             "keras:Model()._flatten_layers Layer()._seed_generators",
         ),
+        "masks of sequences, which losses read, are not found": (
+            "keras.src.backend.common.masking:get_keras_mask",
+        ),
     },
 )
+__getattr__ = KERAS.get

@@ -422,7 +422,8 @@ def _inputs_of(model: keras.Model, inputs: object) -> list[Variable]:
 def _probed(source: KerasModel, given: Sequence[Any]) -> Any:
     """The type of the model's output; raises if its rows cannot be computed apart."""
     import jax
-    from keras.src.backend.common.masking import get_keras_mask  # which its losses read
+
+    from synkhronos._libraries.keras import get_keras_mask  # which its losses read
 
     made = source.made()
     rows = [
