@@ -20,6 +20,8 @@ from selection import COLLECTED, Collected, mark_thorough
 
 import synkhronos as synk
 from synkhronos._compiling import progress
+from synkhronos._compiling.kept import folder as folders
+from synkhronos._compiling.kept.folder import Folder
 from synkhronos._engine.group_options import GroupOptions
 from synkhronos.testing import nodes
 
@@ -46,6 +48,9 @@ progress.FIRST = 3600.0
 # would too
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# no test depends on what earlier runs have left, see `keeping`
+os.environ[folders.SETTING] = "0"
 
 # PyTensor has read its settings of this process: these are for the scripts that tests start
 if scripts_mode := os.environ.get("SYNK_TEST_SCRIPTS_MODE"):
@@ -199,6 +204,14 @@ def gpu_pair(_gpu_pair: synk.Group) -> Iterator[synk.Group]:
 def _forget_standin() -> None:
     for name in [n for n in sys.modules if n.split(".")[0] in ("nccl", "cuda")]:
         del sys.modules[name]
+
+
+@pytest.fixture
+def keeping(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Folder:
+    """A folder in which compiled functions and models are kept; it is empty."""
+    monkeypatch.setenv(folders.SETTING, str(folders.MEGABYTES))
+    monkeypatch.setattr(folders, "place", lambda: tmp_path / "kept")
+    return Folder(tmp_path / "kept")
 
 
 @pytest.fixture

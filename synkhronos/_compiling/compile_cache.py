@@ -30,7 +30,7 @@ def fills_cache_of_numba(mode: object) -> bool:
 
 def uncacheable(function: Any) -> Iterator[str]:
     """The reasons why numba does not cache a function; none for other linkers."""
-    if not isinstance(function.maker.linker, NumbaLinker):
+    if not _is_of_numba(function):
         return
     graph = function.maker.fgraph
     with optional_gain():
@@ -56,7 +56,7 @@ def operations_of(function: Any) -> Callable[[], tuple[int, int]] | None:
     numba compiles a function at its first call, one operation after the other. None for other
     linkers, which do not show how far they are.
     """
-    if not isinstance(function.maker.linker, NumbaLinker):
+    if not _is_of_numba(function):
         return None
     found = _compiled_within(function.vm.jit_fn)
     while len(found) == 1:  # the linker wraps the graph's function
@@ -64,6 +64,12 @@ def operations_of(function: Any) -> Callable[[], tuple[int, int]] | None:
     if not found:
         return None
     return lambda: (sum(bool(each.overloads) for each in found), len(found))
+
+
+def _is_of_numba(function: Any) -> bool:
+    """Whether numba compiles a function of PyTensor: not one whose machine code is kept."""
+    found = isinstance(function.maker.linker, NumbaLinker)
+    return found and hasattr(function.vm.jit_fn, "py_func")
 
 
 def _compiled_within(dispatcher: Any) -> list[Any]:

@@ -10,6 +10,7 @@ from pytensor.compile.mode import optdb
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import GraphRewriter
 
+_modules: dict[str, str] = {}  # to be imported, by the names of rewrites
 _LAST = 1000.0  # a position after all of PyTensor's own rewrites
 
 
@@ -41,9 +42,15 @@ def import_late(package: str, *linkers: str) -> None:
     for linker in linkers or ("numba", "jax"):
         name = f"synkhronos_{package}_{linker}"
         if name not in optdb:
-            optdb.register(
-                name, _Imports(f"synkhronos.{package}._{linker}"), linker, position=_LAST
-            )
+            _modules[name] = f"synkhronos.{package}._{linker}"
+            optdb.register(name, _Imports(_modules[name]), linker, position=_LAST)
+
+
+def import_now(linker: str) -> None:
+    """Import what a rewrite for this linker would import."""
+    for name, module in _modules.items():
+        if name.endswith(f"_{linker}"):
+            import_module(module)
 
 
 def imported_jax() -> Any:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from importlib.util import find_spec, module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from synkhronos._errors import VersionWarning
@@ -59,9 +64,22 @@ class Library:
                 self._found(below)
         return found
 
+    def module(self, name: str) -> str:
+        """The name of the module that has the name."""
+        return self._place(name).partition(":")[0]
+
     def is_imported(self, name: str) -> bool:
         """Whether this process has imported the module that has the name."""
-        return self._place(name).partition(":")[0] in sys.modules
+        return self.module(name) in sys.modules
+
+    def alone(self, name: str) -> ModuleType:
+        """The module in C that has the name, without the package around it.
+
+        Raises
+        ------
+        ImportError
+        """
+        return extension(self.module(name))
 
     def of(self, thing: object, name: str) -> Any:
         """Return a listed attribute of an object, or raise NameGone."""
@@ -109,6 +127,32 @@ class Library:
             f"{place.replace(':', '.')}. Install a version of {self.package} that was tried "
             f"({self.tried}), or a later one of synkhronos"
         )
+
+
+def extension(name: str) -> ModuleType:
+    """A module in C without the package around it, whose import would take most of the time.
+
+    The package later finds the same one: Python initialises such a module once in a process.
+
+    Raises
+    ------
+    ImportError
+    """
+    package, *rest, last = name.split(".")
+    if name in sys.modules:
+        return sys.modules[name]
+    folders = getattr(find_spec(package), "submodule_search_locations", None) or ()
+    for folder, suffix in itertools.product(folders, EXTENSION_SUFFIXES):
+        file = Path(folder, *rest, last + suffix)
+        if file.exists():
+            loader = ExtensionFileLoader(name, str(file))
+            spec = spec_from_loader(name, loader)
+            assert spec is not None
+            found = module_from_spec(spec)
+            loader.exec_module(found)
+            sys.modules.pop(name, None)
+            return found
+    raise ImportError(f"there is no {name} in C")
 
 
 @contextlib.contextmanager

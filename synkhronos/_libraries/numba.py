@@ -36,6 +36,13 @@ NUMBA = Library(
             "numba.core.codegen:JITCodeLibrary()._compiled_object",
             "numba.core.dispatcher:Dispatcher()._cache",
         ),
+        "a function that this machine has compiled before takes seconds to be loaded": (
+            "numba._dynfunc:make_function",
+            "numba._dynfunc:Environment",
+            "numba._helperlib:c_helpers",
+            "numba.core.runtime._nrt_python:meminfo_new",
+            "numba.core.serialize:_numba_unpickle",
+        ),
         "a process whose parallel numba function has run is forked, and members may hang": (
             "numba.np.ufunc.parallel:_is_initialized",
         ),

@@ -38,7 +38,7 @@ _OPENS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _told: set[str] = set()  # folders that were refused with a warning
 
 
-def kept_folder() -> Folder | None:
+def kept_folder(even_if_off: bool = False) -> Folder | None:
     """The folder of what is kept, unless it is switched off, or unsafe: then a warning says so.
 
     It lies beside PyTensor's compile directories, in ``base_compiledir``, as what it holds is as
@@ -53,7 +53,7 @@ def kept_folder() -> Folder | None:
     if not text.isdecimal():
         raise InputError(f"{SETTING} is {text!r}: give megabytes, such as 500; 0 keeps nothing")
     folder = Folder(place(), int(text) * 1_000_000)
-    return folder if folder.limit and folder.is_safe() else None
+    return folder if (folder.limit or even_if_off) and folder.is_safe() else None
 
 
 def place() -> Path:
@@ -74,6 +74,13 @@ class Folder:
 
     path: Path
     limit: int = MEGABYTES * 1_000_000
+
+    def __str__(self) -> str:
+        count, size = self.size()
+        entries = f"{count:,} entr{'y' if count == 1 else 'ies'}"
+        bound = f" of {self.limit / 1e6:,.0f}" if self.limit else ""
+        off = "" if self.limit else f"; {SETTING}=0, so nothing is added"
+        return f"{self.path}: {entries}, {size / 1e6:.1f}{bound} MB{off}"
 
     def read(self, key: str) -> bytes | None:
         """The entry of this key; None if it is absent, damaged, or of another version."""

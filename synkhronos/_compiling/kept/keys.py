@@ -12,7 +12,7 @@ import os
 import platform
 import sys
 import types
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import Enum
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
@@ -54,6 +54,8 @@ _FLAGS = (
     *("optdb__max_use_ratio", "optdb__position_cutoff", "cycle_detection", "allow_gc"),
     *("scan__allow_gc", "scan__allow_output_prealloc", "tensor__cmp_sloppy", "numba__fastmath"),
 )
+
+_OF_PROCESSES = ("NUMBA_NUM_THREADS", "NUMBA_CACHE_DIR")  # settings of numba that change no code
 
 
 class Registry(Protocol):
@@ -131,7 +133,8 @@ def _processor() -> tuple[object, ...]:
         import llvmlite.binding as llvm
     except ImportError:
         return ()
-    settings = sorted((k, v) for k, v in os.environ.items() if k.startswith("NUMBA_"))
+    given = {n: v for n, v in os.environ.items() if n.startswith("NUMBA_")}
+    settings = sorted(given.items() - {(n, given.get(n)) for n in _OF_PROCESSES})
     features = llvm.get_host_cpu_features()
     return (llvm.get_host_cpu_name(), sorted(features.items()), settings)
 
@@ -210,9 +213,8 @@ class _Contents:
             return _digested(kind.__name__, map(self.of, value))
         if isinstance(value, tuple | list):
             return _digested("sequence", [self.of(kind), *map(self.of, value)])
-        if isinstance(value, dict | types.MappingProxyType):
-            pairs = sorted((self.of(k), self.of(v)) for k, v in value.items())
-            return _digested("dict", [part for pair in pairs for part in pair])
+        if isinstance(value, dict):
+            return self._mapping(value)
         if isinstance(value, np.ndarray | np.generic):
             return self._array(np.asarray(value))
         if _is_a(value, Variable):
@@ -232,6 +234,10 @@ class _Contents:
             linker, found = type(value.linker), self._rewrites(optdb)
             return self.of((kind, linker, value.provided_optimizer, found))
         return self._callable(value) or self._object(value)
+
+    def _mapping(self, value: Mapping[Any, object]) -> bytes:
+        pairs = sorted((self.of(k), self.of(v)) for k, v in value.items())
+        return _digested("dict", [part for pair in pairs for part in pair])
 
     def _array(self, value: np.ndarray) -> bytes:
         shape = self.of((value.dtype.str, value.dtype.names, value.shape))
@@ -325,6 +331,8 @@ class _Contents:
 
     def _object(self, value: object) -> bytes:
         """Any other object, by what a pickle would make it of again."""
+        if isinstance(value, Mapping):  # not by the hash that it may have noted
+            return _digested("mapping", [self.of(type(value)), self._mapping(value)])
         if isinstance(value, Set):  # not by the order of hashes
             return _digested("set", [self.of(type(value)), *sorted(map(self.of, value))])
         try:

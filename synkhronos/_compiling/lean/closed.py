@@ -18,6 +18,8 @@ from synkhronos._libraries.numba import NUMBA
 class ClosedLinker(LeanLinker):
     """Compiles functions that numba code calls by their address."""
 
+    keeps_code = False
+
     def jit_compile(self, fn: Any) -> Any:
         """Return the compiled function of a graph."""
         found = super().jit_compile(fn)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pytensor.configdefaults import config
 from pytensor.graph.fg import FunctionGraph
 from pytensor.link.numba.linker import NumbaLinker
 
-from synkhronos._libraries.library import optional_gain
+from synkhronos._compiling.kept.functions import KeptFunction
+from synkhronos._compiling.late_imports import import_now
+from synkhronos._libraries.library import optional_gain, usable
 
 
 class LeanLinker(NumbaLinker):
@@ -18,8 +21,30 @@ class LeanLinker(NumbaLinker):
     machine code depends on no closure. The function of a whole graph has none.
     """
 
+    kept: KeptFunction | None = None  # of the graph
+    keeps_code = True  # of functions that Python calls
+
     def fgraph_convert(self, fgraph: FunctionGraph, *args: object, **kwargs: object) -> Any:
-        """Return the graph's function and the key of its machine code (None: not cached)."""
+        """Return the graph's function and the key of its machine code (None: not cached).
+
+        Of a graph whose machine code is kept, return a function of that.
+        """
+        if self.kept is not None and self.keeps_code:
+            compiled: list[Callable[..., object]] = []
+
+            def other(*values: object) -> object:
+                if not compiled:
+                    compiled.append(self.jit_compile(self._converted(fgraph, *args, **kwargs)))
+                return compiled[0](*values)
+
+            if (found := self.kept.function(other)) is not None:
+                return found
+        return self._converted(fgraph, *args, **kwargs)
+
+    def _converted(self, fgraph: FunctionGraph, *args: object, **kwargs: object) -> Any:
+        for module in ("lean", "vectorised"):  # a graph that is kept was not rewritten here
+            usable(f"synkhronos._compiling.{module}.dispatch")
+        import_now("numba")
         if not config.numba__cache:
             return super().fgraph_convert(fgraph, *args, **kwargs)
         with optional_gain():
@@ -40,16 +65,21 @@ class LeanLinker(NumbaLinker):
 
     def jit_compile(self, fn: Any) -> Any:
         """Return the compiled function of a graph: its bits do not depend on what was cached."""
+        if not isinstance(fn, tuple):
+            return fn
         function, key = fn
         with optional_gain():
             from pytensor.link.numba.dispatch.basic import numba_njit
 
             from synkhronos._compiling.lean.own_copies import WithOwnCopies
 
-            return numba_njit(
+            found = numba_njit(
                 function.py_func,
                 final_function=True,
                 cache=key is not None,
                 pipeline_class=WithOwnCopies,
             )
+            if self.kept is not None and self.keeps_code:
+                self.kept.watch(found)
+            return found
         return super().jit_compile(fn)

@@ -11,6 +11,7 @@ from pytensor.compile.mode import Mode, get_mode
 from pytensor.link.numba.linker import NumbaLinker
 
 from synkhronos._compiling.compile_cache import compiles_at_call
+from synkhronos._compiling.kept.functions import KeptMode
 from synkhronos._compiling.lean.linker import LeanLinker
 from synkhronos._compiling.lean.rewrite import TAG, instead, register
 from synkhronos._compiling.vectorised.rewrite import tags
@@ -28,9 +29,10 @@ def lean(mode: object) -> Any:
 
 
 def with_lean(mode: Mode) -> Mode:
-    """A mode for numba, with this package's operations."""
+    """A mode for numba, with this package's operations, whose functions are kept."""
     register()
-    found: Mode = mode.including(TAG, *tags()).excluding(*instead())
+    kept = KeptMode(mode.linker, mode.provided_optimizer)
+    found: Mode = kept.including(TAG, *tags()).excluding(*instead())
     return found
 
 

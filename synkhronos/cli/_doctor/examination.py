@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,9 @@ from synkhronos._api.function import function
 from synkhronos._api.make_data import data
 from synkhronos._backends import nccl as nccl_backend
 from synkhronos._backends.mpi import launch
+from synkhronos._compiling.kept.folder import kept_folder
 from synkhronos._engine.group import Group
+from synkhronos._errors import SynkhronosWarning
 from synkhronos._host import cores as _cores
 from synkhronos._host import files, memory_limits
 from synkhronos._host.devices import get_n_gpu, has_plugin, visible_gpus
@@ -284,12 +287,24 @@ def _caches() -> Iterator[Finding]:
         fix = "set PYTENSOR_FLAGS=base_compiledir=FOLDER to a folder that you can write to"
         yield Finding("caches", "PyTensor", BAD, f"{folder}: {exc.strerror}", fix)
         return
+    yield _kept()
     if files.is_own(found):
         yield Finding("caches", "PyTensor", GOOD, str(folder))
         return
     text = f"{folder}: another user may write to it, and it holds code that your programs run"
     fix = f"chmod go-w {folder}, or set PYTENSOR_FLAGS=base_compiledir=FOLDER to one of your own"
     yield Finding("caches", "PyTensor", NOTE, text, fix)
+
+
+def _kept() -> Finding:
+    """The folder of what is kept between runs."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", SynkhronosWarning)
+        found = kept_folder(even_if_off=True)
+    if found is None:
+        text, _, fix = str(told[0].message if told else "refused").partition(". ")
+        return Finding("caches", "kept", NOTE, text, fix)
+    return Finding("caches", "kept", GOOD, f"{found}; synk cache --clear empties it")
 
 
 def _start() -> Iterator[Finding]:
