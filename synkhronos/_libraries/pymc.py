@@ -16,6 +16,9 @@ PYMC = Library(
             "pytensor.graph.fg:FunctionGraph()._coords FunctionGraph()._dim_lengths",
             "pymc.sampling.mcmc:assign_step_methods",
         ),
+        "each model is differentiated once for each parameter": (
+            "pymc.step_methods:NUTS._competence",
+        ),
         "a model's gradient is not measured": (
             "pymc.model.core:ValueGradFunction()._pytensor_function",
             "pymc.model.core:ValueGradFunction()._raveled_inputs",

@@ -30,6 +30,7 @@ from synkhronos.pymc._chains import processes as _chain_processes
 from synkhronos.pymc._chains import sampling
 from synkhronos.pymc._chains.members import Sampling
 from synkhronos.pymc._chains.sampling import sampler_of
+from synkhronos.pymc._density import step_methods
 from synkhronos.pymc._group.advice import Advice, ModeAdvice
 
 DEMOS = Path(__file__).parents[2] / "demos" / "pymc"
@@ -152,7 +153,7 @@ def test_the_sampler_is_that_of_pm_sample(monkeypatch: pytest.MonkeyPatch) -> No
     with pm.Model() as stepped:
         pm.Normal("y", Stepped()(pm.Normal("a")) + pm.Normal("b"), observed=np.zeros(9))
     assert sampler_of(stepped, numba) == "pymc"  # Slice for a
-    monkeypatch.setattr(sampling, "STEP_METHODS", [*sampling.STEP_METHODS, ForPoisson])
+    monkeypatch.setattr(step_methods, "STEP_METHODS", [*step_methods.STEP_METHODS, ForPoisson])
     with pm.Model() as claimed:
         pm.Poisson("y", pm.math.exp(pm.Normal("a")), observed=np.arange(9))
     assert sampler_of(claimed, numba) == "pymc"
@@ -583,7 +584,8 @@ def test_wrong_arguments() -> None:
 def test_members_per_chain_is_refused_with_fewer_chains_than_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_members, "launch", lambda: SimpleNamespace(size=5))
+    for module in (sampling, _members):
+        monkeypatch.setattr(module, "launch", lambda: SimpleNamespace(size=5))
     with pytest.raises(InputError, match="the members of all nodes work on each chain"):
         synk.pymc.sample(model_of(), members_per_chain=2)
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol, cast
 
-import pytensor
 from pymc.model import Model, modelcontext
 from pymc.sampling.mcmc import NUTPIE_INSTALLED
-from pymc.step_methods import NUTS, STEP_METHODS
+from pymc.step_methods import NUTS
 from pytensor.gradient import NullTypeGradError
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 
+from synkhronos._backends.mpi import launch
 from synkhronos._checks import is_integer, plain, shown
 from synkhronos._compiling.progress import silent, tell
 from synkhronos._engine.graph_types import ModeLike
@@ -25,6 +25,7 @@ from synkhronos.pymc._density.estimate import gradient_seconds, gradients_in_tur
 from synkhronos.pymc._density.fast import Faster
 from synkhronos.pymc._density.likelihood import mode_of
 from synkhronos.pymc._density.nutpie import sample as pm_sample
+from synkhronos.pymc._density.step_methods import chosen_by
 from synkhronos.pymc._reading.bambi import tell_of_own_fit
 from synkhronos.pymc._reading.facts import Declared
 from synkhronos.pymc._reading.models import copied, model_of, refuse_divided
@@ -94,13 +95,9 @@ def _all_by_nuts(model: Model, reading: Reading | None) -> bool:
     """Whether `pm.sample` gives all parameters to NUTS: one without a gradient gets Slice."""
     try:
         density = model.logp() if reading is None else reading.sum_of(reading.factors)
-        pytensor.grad(density, model.value_vars, disconnected_inputs="ignore")
+        return chosen_by(density, model, disconnected_inputs="ignore").keys() == {NUTS}
     except (NotImplementedError, NullTypeGradError):
         return False
-    return all(
-        max(STEP_METHODS, key=lambda method, rv=rv: method._competence(rv, True)) is NUTS
-        for rv in model.free_RVs
-    )
 
 
 def sample(
@@ -242,7 +239,7 @@ def _sample(
     """Choose a way and sample by it, with arguments that are checked."""
     Declared.of(model, asked["row_wise"])  # a wrong entry is no reason to sample plainly
     there = len(_cores.available())
-    if not trouble():
+    if not trouble() and launch() is not None:
         members: Any = import_module("synkhronos.pymc._chains.members")
         all_given = {"chains": chains, "cores": cores, "dim": dim, **asked, **given}
         if (found := members.sampled_over_nodes(model, all_given)) is not None:
@@ -322,9 +319,9 @@ def way_of(
         with untraced():
             reading = read(sampled, dim, declared)
     if not trouble():
-        members: Any = import_module("synkhronos.pymc._chains.members")
         long = chains < cores and seconds >= _LONG_SECONDS
-        if named or long or sampler in JAX_SAMPLERS or members.launch() is not None:
+        if named or long or sampler in JAX_SAMPLERS or launch() is not None:
+            members: Any = import_module("synkhronos.pymc._chains.members")
             way = members.Sampling(
                 sampled, reading, cores, sampler, dim=dim, chains=chains, **asked
             )

@@ -2,19 +2,21 @@
 
 Each room imports only itself and the rooms before it.
 
-==============  ==================================================================================
-``likelihood``  the graph that is computed on rows, and its inputs
-``op``          the operation in the graph of a model that a group evaluates
-``numba``       its code in mode NUMBA
-``jax``         its code in mode JAX
-``density``     the likelihood as an operation of the model's function, without a group
-``containers``  notices that the user sets the value of a shared variable
-``serial``      the data of this operation, and its evaluation with numpy
-``proof``       compares the new log-density with the plain one at random points
-``failures``    raises what nutpie and `pm.find_MAP` would take for a bad point
-``divided``     what replaces a model's log-density
-``fast``        `fast`: a copy of a model with a faster log-density
-``estimate``    the seconds of a gradient, from its graph
-``nutpie``      nutpie's functions, compiled in less time
-==============  ==================================================================================
+================  ==================================================================================
+``likelihood``    the graph that is computed on rows, and its inputs
+``op``            the operation in the graph of a model that a group evaluates
+``numba``         its code in mode NUMBA
+``jax``           its code in mode JAX
+``density``       the likelihood as an operation of the model's function, without a group
+``containers``    notices that the user sets the value of a shared variable
+``serial``        the data of this operation, and its evaluation with numpy
+``proof``         compares the new log-density with the plain one at random points
+``failures``      raises what nutpie and `pm.find_MAP` would take for a bad point
+``divided``       what replaces a model's log-density
+``fast``          `fast`: a copy of a model with a faster log-density
+``estimate``      the seconds of a gradient, from its graph
+``step_methods``  which step methods `pm.sample` takes, from one graph of the log-density
+``late_arviz``    nutpie imported without ArviZ
+``nutpie``        nutpie's functions, compiled in less time
+================  ==================================================================================
 """

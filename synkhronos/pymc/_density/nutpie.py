@@ -28,6 +28,10 @@ from synkhronos._compiling.lean.closed import ClosedLinker
 from synkhronos._compiling.lean.mode import with_lean
 from synkhronos._libraries.library import NameGone, optional_gain, usable
 from synkhronos._libraries.nutpie import NUTPIE
+from synkhronos._libraries.pymc import PYMC
+from synkhronos.pymc._density.late_arviz import import_nutpie
+from synkhronos.pymc._density.step_methods import ASSIGN, StepMethods
+from synkhronos.pymc._reading.rewrites import untraced
 
 log = logging.getLogger("synkhronos")
 
@@ -66,6 +70,9 @@ def compiled_soon() -> Iterator[None]:
         return
     with _lock:
         if not _inside:
+            with optional_gain():
+                _inside.step_methods = StepMethods()
+                _inside.callback(PYMC.replace({ASSIGN: _inside.step_methods.assigned}))
             _inside.callback(NUTPIE.replace({_COMPILE: _soon()}))
         _inside.threads += 1
     try:
@@ -80,6 +87,7 @@ def compiled_soon() -> Iterator[None]:
 def _is_known() -> bool:
     """Whether nutpie can be imported and has all that is used here; a warning tells if not."""
     try:
+        import_nutpie()
         with optional_gain():
             for name in _CALLED:
                 NUTPIE.get(name)
@@ -100,6 +108,7 @@ class _Inside(ExitStack):
     """Restores nutpie once no thread is in `compiled_soon` any more."""
 
     threads = 0
+    step_methods: StepMethods | None = None
 
     def __bool__(self) -> bool:
         return self.threads > 0
@@ -115,7 +124,7 @@ def _soon() -> Callable[..., object]:
     @functools.wraps(compile_model)
     def compile_soon(*args: Any, **kwargs: Any) -> object:
         for_numba = kwargs.keys() - {"model", "pymc_initial_point_fn", "var_names"}
-        with _lock, _in_mode_of_groups():
+        with _lock, _in_mode_of_groups(), untraced():
             # options are for C functions that numba compiles
             if for_numba or not usable(_C_FUNCTIONS):
                 return compile_model(*args, **kwargs)
@@ -143,8 +152,9 @@ def _compiled(
     """The compiled model of nutpie, whose C functions are made without numba's compiler."""
     c_functions: Any = importlib.import_module(_C_FUNCTIONS)
     make = NUTPIE.get("_make_functions")
+    with_graph = _inside.step_methods.with_graph(model) if _inside.step_methods else model
     length, expanded, log_density, expand, start, shapes, reparameterized = make(
-        model,
+        with_graph,
         mode=_MODE,
         compute_grad=True,
         join_expanded=True,

@@ -1,0 +1,98 @@
+"""nutpie is imported without ArviZ, and nobody else notices."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import arviz_base
+import pytest
+
+from synkhronos.pymc._density import late_arviz
+from synkhronos.pymc._density.late_arviz import import_nutpie
+
+NUTPIE = "import builtins, arviz\nbuiltins.during_import()\n"
+
+
+@pytest.fixture
+def during(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]:
+    """Sets what runs while a nutpie that imports ArviZ is imported; both are files of the test."""
+    (tmp_path / "nutpie.py").write_text(NUTPIE)
+    (tmp_path / "arviz.py").write_text("plot = 'drawn'")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("nutpie", "arviz"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(builtins, "during_import", lambda: None, raising=False)
+    return lambda run: monkeypatch.setattr(builtins, "during_import", run)
+
+
+def stand_in() -> Any:
+    return vars(sys.modules["nutpie"])["arviz"]
+
+
+@pytest.mark.usefixtures("during")
+def test_arviz_is_not_imported() -> None:
+    """What nutpie calls after sampling is there, and so is all else of ArviZ."""
+    import_nutpie()
+    assert "arviz" not in sys.modules
+    assert stand_in().from_dict is arviz_base.from_dict
+    assert stand_in().dict_to_dataset is arviz_base.dict_to_dataset
+    assert "arviz" not in sys.modules
+    assert stand_in().plot == "drawn"
+    assert vars(sys.modules["arviz"])["plot"] == "drawn"
+    with pytest.raises(AttributeError, match="no attribute 'gone'"):
+        _ = stand_in().gone
+
+
+def test_another_thread_imports_arviz_meanwhile(
+    during: Callable[[Callable[[], Any]], None],
+) -> None:
+    """It gets the stand-in, which works; from then on the program has ArviZ itself."""
+    found: list[Any] = []
+
+    def user() -> None:
+        import arviz
+
+        found.extend([arviz, arviz.plot])
+
+    def run() -> None:
+        thread = threading.Thread(target=user)
+        thread.start()
+        thread.join()
+
+    during(run)
+    import_nutpie()
+    assert found[1] == "drawn"
+    assert type(sys.modules["arviz"]) is ModuleType
+    assert found[0].plot == "drawn"
+
+
+def test_nothing_stays_after_an_error(during: Callable[[Callable[[], Any]], None]) -> None:
+    during(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        import_nutpie()
+    assert not {"arviz", "nutpie"} & sys.modules.keys()
+
+
+@pytest.mark.usefixtures("during")
+@pytest.mark.parametrize("first", ["arviz", "an old version", "no ArviZ"])
+def test_nutpie_imports_arviz_itself(monkeypatch: pytest.MonkeyPatch, first: str) -> None:
+    """If the program has it already, or its functions are not those of `arviz_base`."""
+    if first == "arviz":
+        __import__("arviz")
+    elif first == "an old version":
+        monkeypatch.setattr(late_arviz, "version", lambda name: "0.23.4")
+    else:
+        monkeypatch.setattr(late_arviz, "version", gone)
+    import_nutpie()
+    assert type(stand_in()) is ModuleType
+    assert stand_in() is sys.modules["arviz"]
+
+
+def gone(name: str) -> str:
+    raise late_arviz.PackageNotFoundError(name)
