@@ -9,12 +9,12 @@ Each room imports only itself and the rooms before it.
 ``late_imports``     code for numba and JAX that is imported when a graph is compiled
 ``where``            rewrites of some graphs only
 ``loops``            loops over arrays, compiled by numba
+``kept``             what this machine has compiled before, by the keys of graphs
 ``compile_cache``    what compiled functions leave for other processes
 ``array_functions``  functions of arrays, for operations that have functions of one number only
 ``array_loops``      loops of scalars that make each step for all elements at once
 ``python_mode``      the mode of functions of a few values, which Python evaluates
 ``vectorised``       elementary and special functions that a compiler vectorises
-``kept``             what this machine has compiled before, by the keys of graphs
 ``lean``             operations of PyTensor that compile slowly, with numba code of our own
 ``progress``         tells the user of compiling and proofs
 ===================  =============================================================================

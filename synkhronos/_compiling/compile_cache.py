@@ -11,6 +11,7 @@ from pytensor.graph.basic import Constant
 from pytensor.link.basic import JITLinker
 from pytensor.link.numba.linker import NumbaLinker
 
+from synkhronos._compiling.kept.folder import kept_folder
 from synkhronos._libraries.library import optional_gain, usable
 from synkhronos._libraries.pytensor import PYTENSOR
 
@@ -89,8 +90,12 @@ def _has_key(kind: type) -> bool:
 def import_numba() -> None:
     """Import PyTensor's numba dispatch before the workers start, if the mode uses numba.
 
-    Forked workers inherit it; an import in each worker takes 0.6 s.
+    Forked workers inherit it; an import in each worker takes 0.6 s. Where functions are kept, it
+    may be that none is compiled.
     """
+    folder = kept_folder()
+    if folder is not None and folder.size()[0]:
+        return
     mode = str(pytensor.config.mode)
     linker = str(pytensor.config.linker)
     if mode == "NUMBA" or (mode == "Mode" and linker in ("auto", "numba")):

@@ -20,6 +20,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import synkhronos as synk
+from synkhronos._compiling import compile_cache
 from synkhronos._compiling.kept import machine_code
 from synkhronos._compiling.kept.folder import Folder
 from synkhronos._compiling.kept.functions import KeptMaker
@@ -286,3 +287,17 @@ def test_a_group_s_functions_are_kept(keeping: Folder) -> None:
     assert entries[0] > 0
     assert run() == first
     assert keeping.size() == entries
+
+
+def test_numba_is_imported_before_workers_start_unless_functions_are_kept(
+    keeping: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So forked workers have it, and a run that compiles nothing never imports it."""
+    asked: list[str] = []
+    monkeypatch.setattr(compile_cache, "usable", asked.append)
+    with pytensor.config.change_flags(mode="NUMBA"):
+        compile_cache.import_numba()
+        assert len(asked) == 1
+        keeping.write("0a", b"")
+        compile_cache.import_numba()
+    assert len(asked) == 1
