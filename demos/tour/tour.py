@@ -32,6 +32,10 @@ def main():
         model = survey.survey(args.rows)
         rows = list(survey.gradients(model))
     rows += survey.sampling(model, args.draws)
+    if args.scripts:
+        import again
+
+        rows += again.scripts(args.scripts)
 
     import digits
 
@@ -49,6 +53,7 @@ def arguments():
     for name, default, text in (
         ("rows", 30_000, "of the PyMC model"),
         ("draws", 150, "of each chain, after as many to tune"),
+        ("scripts", 1, "that sample a small model with filled caches"),
         ("hidden", 2048, "units of the network"),
         ("batch", 1024, "rows of a training step"),
         ("epochs", 15, "of fit"),

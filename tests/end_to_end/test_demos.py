@@ -50,9 +50,11 @@ def test_demo_starts_two_members_unless_told():
 SMALL_TOUR = ["--rows", "200", "--draws", "10", "--hidden", "8", "--batch", "100", "--epochs", "2"]
 
 
-def test_tour_small():
+@pytest.mark.parametrize("scripts", [0, *thorough(1)])
+def test_tour_small(scripts):
     pytest.importorskip("pymc", reason="PyMC is not installed (synkhronos[pymc])")
-    done = run(DEMOS / "tour" / "tour.py", *SMALL_TOUR, mode="FAST_COMPILE")
+    asked = [*SMALL_TOUR, "--scripts", scripts]
+    done = run(DEMOS / "tour" / "tour.py", *asked, mode="FAST_COMPILE")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"held-out accuracy: (\d+\.\d%) plain, \1 by fit", done.stdout)
     assert "epoch 2/2: loss" in done.stderr
@@ -61,6 +63,7 @@ def test_tour_small():
     assert equal == ["gradients", means, "weights after 10 steps", "weights after 2 epochs"]
     for row in ("synk.pymc.fast on 1 core", "2 chains, with", "a training step", "an epoch of fit"):
         assert re.search(f"{row}.* ms |{row}.* s ", done.stdout), row
+    assert ("the same script again" in done.stdout) == bool(scripts)
     assert done.stdout.splitlines()[-1].endswith("docs/howto/no_speedup.rst.")
 
 
