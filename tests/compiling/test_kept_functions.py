@@ -26,6 +26,7 @@ from synkhronos._compiling.kept.folder import Folder
 from synkhronos._compiling.kept.functions import KeptMaker
 from synkhronos._compiling.lean.closed import ClosedLinker
 from synkhronos._compiling.lean.mode import with_lean
+from synkhronos.ops._ready import in_order
 
 
 def bits(values: Any) -> list[tuple[str, bytes]]:
@@ -301,3 +302,13 @@ def test_numba_is_imported_before_workers_start_unless_functions_are_kept(
         keeping.write("0a", b"")
         compile_cache.import_numba()
     assert len(asked) == 1
+
+
+def test_a_graph_in_an_exact_order_is_not_kept(keeping: Folder) -> None:
+    """The order is no part of a pickle: gradients of which members tell while they compute."""
+    x = pt.vector("x", dtype="float64")
+    outputs, _ = in_order([pt.exp(x), pt.tanh(x)])
+    for _ in range(2):
+        f = pytensor.function([x], outputs, mode=MODE)
+        assert f.maker.kept is not None
+    assert keeping.size()[0] == 0

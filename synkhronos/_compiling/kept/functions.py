@@ -126,7 +126,10 @@ class KeptFunction:
         return True
 
     def note_graph(self, fgraph: FunctionGraph) -> None:
-        """Keep a rewritten graph."""
+        """Keep a rewritten graph, unless its order has been made exact, which no pickle has."""
+        handler: DestroyHandler | None = getattr(fgraph, "destroy_handler", None)
+        if fgraph.orderings() != ({} if handler is None else handler.orderings(fgraph)):
+            return
         try:
             self._graph = pickled(list(fgraph.outputs), fgraph.inputs)
         except Exception as exc:  # whatever the pickling of an operation raises
