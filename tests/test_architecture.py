@@ -570,8 +570,11 @@ PRIVATE = re.compile(
     r"|pymc\.(model\.fgraph|sampling\.mcmc|step_methods\.hmc)\b|(\w+\.)+_[a-z]"
 )
 LIBRARIES = re.compile(r"(pytensor|numba|llvmlite|pymc|nutpie|better_optimize|jax|optuna|keras)\b")
-PENDING = ("pymc._chains.sampling",)
-DOCUMENTED = ("numba_njit", "register_funcify_default_op_cache_key", "_getvalue")
+# Documented, or, of the last one, missed aloud: an import fails without it
+DOCUMENTED = (
+    *("numba_njit", "register_funcify_default_op_cache_key", "_getvalue"),
+    "NUTPIE_INSTALLED",
+)
 OF_MESSAGES = ("_print_name",)  # without it a message names the class
 # Of Python's own modules
 OF_PYTHON = ("_actions", "_args_from_interpreter_flags", "_exit", "_is_owned", "_run_exitfuncs")
@@ -581,7 +584,7 @@ def test_private_names_of_libraries_are_listed() -> None:
     """A new version of a library is then a matter of one file, and nothing is lost in silence."""
     listed = "".join(p.read_text() for p in (PACKAGE / "_libraries").glob("*.py"))
     for name, tree in modules().items():
-        if name.startswith("_libraries.") or name in PENDING:
+        if name.startswith("_libraries."):
             continue
         own, asked = {*DOCUMENTED, *OF_MESSAGES, *OF_PYTHON}, set()
         for node in nodes(tree):
