@@ -6,6 +6,7 @@ Each room imports only itself and the rooms before it.
 ``_reading``   which terms of a model are sums over rows, and what these are computed from
 ``_repeated``  rows that repeat: the same sum over fewer rows
 ``_density``   `fast`: the likelihood as a faster graph, proved; it knows no group
+``_kept``      models that this machine has compiled before start at once
 ``_group``     `parallel`, `divide`, `advise`: members compute the likelihood of their rows
 ``_chains``    `sample`: chains in threads, in processes with members, and on several nodes
 ``_after``     what follows sampling: predictive draws, log-densities, deterministics, `loo`

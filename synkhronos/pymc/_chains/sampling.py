@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -21,16 +23,16 @@ from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import cores as _cores
 from synkhronos._host.system import trouble
 from synkhronos.pymc._density.divided import check_counts
-from synkhronos.pymc._density.estimate import gradient_seconds, gradients_in_turn
+from synkhronos.pymc._density.estimate import gradients_in_turn
 from synkhronos.pymc._density.fast import Faster
 from synkhronos.pymc._density.likelihood import mode_of
 from synkhronos.pymc._density.nutpie import sample as pm_sample
 from synkhronos.pymc._density.step_methods import chosen_by
+from synkhronos.pymc._kept.estimate import Estimate
+from synkhronos.pymc._kept.models import KeptModel, kept_model, leading
 from synkhronos.pymc._reading.bambi import tell_of_own_fit
 from synkhronos.pymc._reading.facts import Declared
 from synkhronos.pymc._reading.models import copied, model_of, refuse_divided
-from synkhronos.pymc._reading.reading import Reading, read
-from synkhronos.pymc._reading.rewrites import untraced
 
 JAX_SAMPLERS = ("numpyro", "blackjax")
 _MOST_CHAINS = 4  # that `pm.sample` takes by itself
@@ -54,24 +56,48 @@ class Way(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
 
-class OnOneCore(Faster):
+class OnOneCore:
     """A model with a faster log-density, for each chain on one core."""
 
     def __init__(
-        self, model: Model, reading: Reading, repeated: bool, given: Mapping[str, Any]
+        self,
+        model: Model,
+        estimate: Estimate,
+        repeated: bool,
+        given: Mapping[str, Any],
+        kept: KeptModel | None,
     ) -> None:
-        super().__init__(model, reading, repeated=repeated)
+        self._faster = functools.partial(self._make, model, estimate, repeated)
         self._given = given  # arguments of `pm.sample`
+        self._made = ExitStack()
         chains, at_once = given["chains"], given["cores"]
         count = "1 chain" if chains == 1 else f"{chains} chains, {at_once} at once"
         self.plan = f"{count} with a faster density on one core each, by {given['nuts_sampler']}"
+        form = kept.form_of(*estimate.options, repeated) if kept else ""
+        if kept and kept.has(form):
+            kept.prepare = self._faster
+        else:
+            self._faster()
+        if kept:
+            kept.form = form
+
+    def _make(self, model: Model, estimate: Estimate, repeated: bool) -> None:
+        self._made.enter_context(Faster(model, estimate.reading, repeated=repeated))
 
     def sample(self, **kwargs: Any) -> Any:
         """Call `pm.sample` with the model."""
         return pm_sample(**{**self._given, **kwargs})
 
+    def __enter__(self) -> object:
+        return self
 
-def sampler_of(model: Model, given: Mapping[str, object], reading: Reading | None = None) -> str:
+    def __exit__(self, *_: object) -> None:
+        self._made.close()
+
+
+def sampler_of(
+    model: Model, given: Mapping[str, object], by_nuts: Callable[[], bool] | None = None
+) -> str:
     """The sampler that `pm.sample` takes with these arguments."""
     if given.get("nuts_sampler") is not None:
         return str(given["nuts_sampler"])
@@ -86,14 +112,16 @@ def sampler_of(model: Model, given: Mapping[str, object], reading: Reading | Non
         and given.get("return_inferencedata", True)
         and (initvals is None or isinstance(initvals, dict))
         and isinstance(mode_of(mode).linker, NumbaLinker | JAXLinker)
-        and _all_by_nuts(model, reading)  # last, since it takes the time of a gradient's graph
+        # last, since it takes the time of a gradient's graph
+        and (by_nuts or functools.partial(_all_by_nuts, model))()
     )
     return "nutpie" if takes_nutpie else "pymc"
 
 
-def _all_by_nuts(model: Model, reading: Reading | None) -> bool:
+def _all_by_nuts(model: Model, estimate: Estimate | None = None) -> bool:
     """Whether `pm.sample` gives all parameters to NUTS: one without a gradient gets Slice."""
     try:
+        reading = None if estimate is None else estimate.reading
         density = model.logp() if reading is None else reading.sum_of(reading.factors)
         return chosen_by(density, model, disconnected_inputs="ignore").keys() == {NUTS}
     except (NotImplementedError, NullTypeGradError):
@@ -175,7 +203,9 @@ def sample(
     Notes
     -----
     Cost: the model is read in about 0.1 s; if it is cheap to sample, that is all. Else it is
-    proved, and measured where there are more cores than chains, which takes some seconds.
+    proved, and measured where there are more cores than chains, which takes some seconds. A model
+    that nutpie sampled on this machine before, with the same observed values, is neither compiled
+    nor proved again, in any process; draws are the same (SYNKHRONOS_KEEP=0 switches this off).
 
     With the same random_seed and the same way, draws are bit-identical. In another way or with
     another number of members, they differ by rounding, which grows along a chain. A measurement may
@@ -238,16 +268,30 @@ def _sample(
 ) -> Any:
     """Choose a way and sample by it, with arguments that are checked."""
     Declared.of(model, asked["row_wise"])  # a wrong entry is no reason to sample plainly
-    there = len(_cores.available())
     if not trouble() and launch() is not None:
         members: Any = import_module("synkhronos.pymc._chains.members")
         all_given = {"chains": chains, "cores": cores, "dim": dim, **asked, **given}
         if (found := members.sampled_over_nodes(model, all_given)) is not None:
             return found
+    kept = kept_model(model) if given.get("nuts_sampler") in (None, "nutpie") else None
+    with leading(kept):
+        return _by_a_way(model, dim, chains, cores, asked, given, kept)
+
+
+def _by_a_way(
+    model: Model,
+    dim: str | None,
+    chains: int,
+    cores: int | None,
+    asked: Mapping[str, Any],
+    given: Mapping[str, Any],
+    kept: KeptModel | None,
+) -> Any:
+    there = len(_cores.available())
     few = f" ({cores} cores were asked for, {there} are there)" if there < (cores or 0) else ""
     cores = min(cores or there, there)
     try:
-        way, of_way = way_of(model, dim, chains, cores, asked, given)
+        way, of_way = way_of(model, dim, chains, cores, asked, given, kept)
     except InputError as exc:
         if dim is not None:
             raise
@@ -288,6 +332,7 @@ def way_of(
     cores: int,
     asked: Mapping[str, Any],
     given: Mapping[str, Any],
+    kept: KeptModel | None,
 ) -> tuple[Way, Mapping[str, Any]]:
     """The model with the density that it is sampled by, until the end of ``with``; the arguments.
 
@@ -304,33 +349,34 @@ def way_of(
             "(synk.pymc.fast), and the step methods of that one"
         )
     declared = Declared.of(model, asked["row_wise"])
-    with untraced():
-        reading = read(model, dim, declared)
-    seconds = gradients_in_turn(chains, cores, given) * gradient_seconds(reading)
+    estimate = Estimate(model, dim, declared, kept)
+    seconds = gradients_in_turn(chains, cores, given) * estimate.seconds
     named = asked["members_per_chain"] is not None
     if not named and seconds < _CHEAP_SECONDS:
         raise InputError(
-            f"the gradients of its {sum(t.rows for t in reading.terms):,} rows take about "
+            f"the gradients of its {estimate.rows:,} rows take about "
             f"{seconds:.1g} s in all, less than to prepare it"
         )
-    sampler = sampler_of(model, given, reading)
+    by_nuts = functools.partial(_all_by_nuts, model, estimate)
+    sampler = sampler_of(
+        model, given, functools.partial(kept.by_nuts, by_nuts) if kept else by_nuts
+    )
     sampled, given = frozen_first(model, sampler, given)
     if sampled is not model:
-        with untraced():
-            reading = read(sampled, dim, declared)
+        kept, estimate = None, Estimate(sampled, dim, declared)
     if not trouble():
         long = chains < cores and seconds >= _LONG_SECONDS
         if named or long or sampler in JAX_SAMPLERS or launch() is not None:
             members: Any = import_module("synkhronos.pymc._chains.members")
             way = members.Sampling(
-                sampled, reading, cores, sampler, dim=dim, chains=chains, **asked
+                sampled, estimate.reading, cores, sampler, dim=dim, chains=chains, **asked
             )
             if not way.slower:
                 return cast(Way, way), given
             if sampler in JAX_SAMPLERS:
                 raise InputError(way.slower)
     own = {"model": sampled, "chains": chains, "cores": min(chains, cores), "nuts_sampler": sampler}
-    return OnOneCore(sampled, reading, asked["repeated"], own), given
+    return OnOneCore(sampled, estimate, asked["repeated"], own, kept), given
 
 
 def _made_for_all(model: Model, step: object) -> bool:

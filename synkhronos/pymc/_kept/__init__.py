@@ -1,0 +1,16 @@
+"""Models that this machine has compiled before: they start at once, in any process.
+
+Each room imports only itself and the rooms before it.
+
+============  ====================================================================================
+``graphs``    the graphs that all functions of a sampler follow from, and their key
+``start``     the function of the initial point: its rewritten graph, evaluated by its operations
+``entry``     a compiled model of nutpie as bytes, and back
+``models``    leads `pm.sample` to what is kept of a model
+``estimate``  the rows of a model, by which `sample` chooses a way
+============  ====================================================================================
+
+A key is a digest of graphs, not of how they were written. So nothing that a model was made by can
+change its log-density, its Deterministics or its initial point, and leave its key the same: the
+code of a ``CustomDist``, a transform, a closure.
+"""

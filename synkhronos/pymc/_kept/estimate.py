@@ -1,0 +1,52 @@
+"""The estimate by which `sample` chooses a way: a model that is kept is not read for it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from pymc import Model
+
+from synkhronos._errors import InputError
+from synkhronos.pymc._density.estimate import gradient_seconds
+from synkhronos.pymc._kept.models import KeptModel
+from synkhronos.pymc._reading.facts import Declared
+from synkhronos.pymc._reading.reading import Reading, read
+from synkhronos.pymc._reading.rewrites import untraced
+
+
+class Estimate:
+    """The rows of a model, and about the seconds of one gradient.
+
+    Raises
+    ------
+    InputError
+        Nothing can be divided, with the reasons.
+    """
+
+    rows: int
+    seconds: float
+
+    def __init__(
+        self, model: Model, dim: str | None, declared: Declared, kept: KeptModel | None = None
+    ) -> None:
+        self._model, self._asked = model, (dim, declared)
+        self.options = dim, declared.kinds, declared.names  # the model was read with these
+        known = kept and kept.recall("estimate", *self.options)
+        refused, self.rows, self.seconds = known or self._read()
+        if kept and not known:
+            kept.note((refused, self.rows, self.seconds), "estimate", *self.options)
+        if refused:
+            raise InputError(refused)
+
+    @cached_property
+    def reading(self) -> Reading:
+        """The terms and the rest. The model is read now if it was known before."""
+        with untraced():
+            return read(self._model, *self._asked)
+
+    def _read(self) -> tuple[str, int, float]:
+        try:
+            terms = self.reading.terms
+        except InputError as exc:
+            return str(exc), 0, 0.0
+        return "", sum(term.rows for term in terms), gradient_seconds(self.reading)

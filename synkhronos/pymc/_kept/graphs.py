@@ -1,0 +1,93 @@
+"""The graphs that all functions of a sampler follow from, and their key."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pymc import Model
+from pymc.initial_point import convert_str_to_rv_dict, make_initial_point_expression
+from pymc.step_methods import STEP_METHODS
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.type import TensorType
+
+from synkhronos._compiling.kept.keys import Unkeyed, graph_key
+
+
+class Graphs:
+    """A model's log-density and the variables of its draws, as graphs of the point.
+
+    Attributes
+    ----------
+    model : pymc.Model
+    shared : list of SharedVariable
+        The data that these graphs read, in the order in which they read them.
+    key : str
+        Equal in every process for models with the same graphs. The values of shared variables
+        count only where lengths depend on them.
+
+    Raises
+    ------
+    Unkeyed
+        A part of them has no such key.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.value = type(model).logp(model)  # not one that replaces it
+        drawn = model.unobserved_value_vars
+        found = graph_inputs([self.value, *drawn])
+        self.shared = [v for v in found if isinstance(v, SharedVariable)]
+        _refuse_random(self.shared)
+        self.key = graph_key(
+            model.value_vars,
+            [self.value, *drawn],
+            *([v.name for v in vs] for vs in (model.value_vars, model.free_RVs, drawn)),
+            [v.dtype for v in model.free_RVs],
+            [model.rvs_to_transforms[v] is not None for v in model.free_RVs],
+            list(STEP_METHODS),
+            model.check_bounds,
+            _of_lengths([*model.free_RVs, *drawn]),
+        )
+
+    def initial_key(self, overrides: Mapping[Any, Any] | None) -> str:
+        """The key of the graph of the initial point, as nutpie asks for it."""
+        model = self.model
+        found = make_initial_point_expression(
+            free_rvs=model.free_RVs,
+            rvs_to_transforms=model.rvs_to_transforms,
+            initval_strategies={
+                **model.rvs_to_initial_values,
+                **convert_str_to_rv_dict(model, dict(overrides or {})),
+            },
+            jitter_rvs=set(model.free_RVs),
+        )
+        return graph_key([], found)
+
+    def values(self) -> list[np.ndarray]:
+        """The values that shared variables have now."""
+        return _values(self.shared)
+
+
+def _refuse_random(shared: Sequence[SharedVariable]) -> None:
+    for variable in shared:
+        if not isinstance(variable.type, TensorType):
+            raise Unkeyed(f"{variable.name or variable.type} is no array")
+
+
+def _of_lengths(variables: Collection[Variable]) -> list[np.ndarray]:
+    """The values of shared variables that lengths of these may depend on."""
+    read = [v for v in ancestors([v for v in variables if None in v.type.shape])]
+    return _values(v for v in read if isinstance(v, SharedVariable) and not _is_random(v))
+
+
+def _is_random(variable: Variable) -> bool:
+    return isinstance(variable.type, RandomType)
+
+
+def _values(shared: Any) -> list[np.ndarray]:
+    return [np.asarray(v.get_value(borrow=True)) for v in shared]

@@ -1,0 +1,197 @@
+"""Leads `pm.sample` to what is kept of a model."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any
+
+from pymc import NUTS, Model
+from pymc.step_methods import STEP_METHODS
+
+from synkhronos._compiling.kept.folder import Folder, kept_folder
+from synkhronos._compiling.kept.keys import Unkeyed, graph_key
+from synkhronos._libraries.library import Library, optional_gain
+from synkhronos._libraries.nutpie import NUTPIE
+from synkhronos._libraries.pymc import PYMC
+from synkhronos.pymc._density.nutpie import compiled_soon
+from synkhronos.pymc._kept.entry import packed, unpacked
+from synkhronos.pymc._kept.graphs import Graphs
+
+log = logging.getLogger("synkhronos")
+
+_KEYED = {"backend", "var_names", "initial_points"}  # arguments of nutpie that a key can have
+
+
+def kept_model(model: Model) -> KeptModel | None:
+    """The model with its key; None if it has none, or nothing is kept on this machine."""
+    if (folder := kept_folder()) is None:
+        return None
+    try:
+        return KeptModel(Graphs(model), folder)
+    except Exception as exc:  # PyMC says what is wrong with a model when it samples it
+        log.debug("the model is compiled as it is, and not kept: %s", exc)
+        return None
+
+
+class KeptModel:
+    """A model that is sampled, and what is kept of it.
+
+    Parameters
+    ----------
+    graphs : Graphs
+    folder : Folder
+
+    Attributes
+    ----------
+    form : str or None
+        The key of the form that its log-density gets. None: its own; empty: one without a key.
+    prepare : callable
+        Gives it this form. It is called if the model must be compiled for other arguments.
+    """
+
+    def __init__(self, graphs: Graphs, folder: Folder) -> None:
+        self.graphs = graphs
+        self.form: str | None = None
+        self.prepare: Callable[[], object] = lambda: None
+        self._folder = folder
+
+    @property
+    def model(self) -> Model:
+        """The model."""
+        return self.graphs.model
+
+    def key(self, what: str, *more: object) -> str:
+        """The key of something of this model.
+
+        Raises
+        ------
+        Unkeyed
+        """
+        return graph_key([], [], what, self.graphs.key, *more)
+
+    def recall(self, what: str, *more: object) -> Any:
+        """The note on the model with its data; None if there is none."""
+        try:
+            found = self._folder.read(self.key(what, self.graphs.values(), *more))
+            return None if found is None else json.loads(found)
+        except (Unkeyed, ValueError):
+            return None
+
+    def note(self, value: object, what: str, *more: object) -> None:
+        """Note something of the model with its data."""
+        with contextlib.suppress(Unkeyed):
+            key = self.key(what, self.graphs.values(), *more)
+            self._folder.write(key, json.dumps(value).encode())
+
+    def by_nuts(self, look: Callable[[], bool]) -> bool:
+        """Whether `pm.sample` gives all parameters to NUTS; `look` differentiates the model."""
+        key = self.key("nuts")
+        if self._folder.read(key) is not None:
+            return True
+        if found := look():
+            self._folder.write(key, b"")
+        return found
+
+    def form_of(self, *options: object) -> str:
+        """The key of the form that a log-density gets by options; empty if it has none."""
+        try:
+            return self.key("form", self.graphs.values(), *options)
+        except Unkeyed as exc:
+            log.debug("the faster log-density is not kept: %s", exc)
+            return ""
+
+    def has(self, form: str) -> bool:
+        """Whether the model was compiled with a log-density of this form."""
+        return bool(form) and self._folder.read(form) is not None
+
+    def compiled(self, compile_model: Callable[..., Any], given: dict[str, Any]) -> Any:
+        """The compiled model of nutpie, from the folder if it is there."""
+        asked = {name: value for name, value in given.items() if value not in (None, False)}
+        is_own = self.form is None and "logp" not in vars(self.model)
+        if asked.keys() - _KEYED or asked.get("backend") != "numba" or not (self.form or is_own):
+            return compile_model(self.model, **given)
+        try:
+            start = self.graphs.initial_key(asked.get("initial_points"))
+            key = self.key("nutpie", self.form, sorted(asked.get("var_names", "")), start)
+        except Unkeyed as exc:
+            log.debug("the compiled model is not kept: %s", exc)
+            return compile_model(self.model, **given)
+        if (entry := self._folder.read(key)) is not None:
+            try:
+                return unpacked(entry, self.graphs)
+            except Exception as exc:  # of another version of PyTensor's operations, such as a wheel
+                log.debug("what is kept of the model cannot be loaded: %s", exc)
+        self.prepare()
+        found = compile_model(self.model, **given)
+        try:
+            self._folder.write(key, packed(found, self.graphs))
+            if self.form:
+                self._folder.write(self.form, b"")
+        except Exception as exc:
+            log.debug("the compiled model is not kept: %s", exc)
+        return found
+
+
+_lock, _led, _functions = threading.RLock(), list[KeptModel](), contextlib.ExitStack()
+
+
+@contextlib.contextmanager
+def leading(kept: KeptModel | None) -> Iterator[None]:
+    """A context in which `pm.sample` gets what is kept of this model; other models are as they are.
+
+    Several threads may be in it at once: the last one to leave restores the functions.
+    """
+    if kept is None:
+        yield
+        return
+    with compiled_soon():  # whose functions come after these
+        with _lock:
+            if not _led:
+                _replace(PYMC, "assign_step_methods", _assigned)
+                if find_spec("nutpie") is not None:
+                    _replace(NUTPIE, "compile_pymc_model", _compiled)
+            _led.append(kept)
+        try:
+            yield
+        finally:
+            with _lock:
+                _led.remove(kept)
+                if not _led:
+                    _functions.close()
+
+
+def _replace(library: Library, name: str, by: Callable[..., Any]) -> None:
+    with optional_gain():
+        function = functools.partial(by, library.get(name))
+        _functions.callback(library.replace({name: function}))
+
+
+def _kept_of(model: Model) -> KeptModel | None:
+    return next((kept for kept in _led if kept.model is model), None)
+
+
+def _assigned(assign: Any, model: Model, step: object = None, methods: Any = None) -> Any:
+    """As ``assign_step_methods`` of PyMC, which differentiates the log-density."""
+    kept = _kept_of(model) if step is None and methods is STEP_METHODS else None
+    if kept is None:
+        return assign(model, step, methods=methods)
+    found: list[Any] = [([], {NUTS: list(model.value_vars)})]
+
+    def look() -> bool:
+        found.append(assign(model, step, methods=methods))
+        return bool(found[0] == found[1])
+
+    kept.by_nuts(look)
+    return found[-1]
+
+
+def _compiled(compile_model: Any, model: Model, **given: Any) -> Any:
+    """As ``compile_pymc_model`` of nutpie."""
+    kept = _kept_of(model)
+    return compile_model(model, **given) if kept is None else kept.compiled(compile_model, given)

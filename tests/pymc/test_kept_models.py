@@ -1,0 +1,236 @@
+"""Models that were compiled before: the same draws, in any process; and nothing that is stale."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kept_models
+import numpy as np
+import pymc as pm
+import pytest
+from pymc.sampling import mcmc
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from user_scripts import LIMIT
+
+import synkhronos as synk
+from synkhronos._compiling.kept.folder import Folder
+from synkhronos.pymc._density import step_methods
+from synkhronos.pymc._kept import models
+from synkhronos.pymc._kept.graphs import Graphs
+
+nutpie = pytest.importorskip("nutpie")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    found = Folder(tmp_path / "kept")
+    monkeypatch.setattr(models, "kept_folder", lambda: found)
+    return found
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[pm.Model]:
+    """The models that nutpie compiles."""
+    found, make = [], nutpie.compile_pymc._make_functions
+
+    def noted(model: pm.Model, **given: object) -> object:
+        found.append(model)
+        return make(model, **given)
+
+    monkeypatch.setattr(nutpie.compile_pymc, "_make_functions", noted)
+    return found
+
+
+def made(build: Callable[[], object], **given: object) -> pm.Model:
+    with pm.Model(**given) as model:
+        build()
+    return model
+
+
+def test_a_model_that_was_compiled_is_not_compiled_again(
+    folder: Folder, compiled: list[pm.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not read, not differentiated; the draws are those without anything kept."""
+    first = kept_models.sampled("schools")
+    monkeypatch.setattr(step_methods, "chosen_by", None)
+    monkeypatch.setattr(mcmc.tg, "grad", None)
+    monkeypatch.setattr("synkhronos.pymc._kept.estimate.read", None)
+    assert kept_models.sampled("schools") == first
+    assert len(compiled) == 1
+    monkeypatch.undo()
+    assert kept_models.sampled("schools") == first  # the folder of the tests keeps nothing
+
+
+def test_entries_that_are_damaged_or_foreign_count_as_absent(
+    folder: Folder, compiled: list[pm.Model]
+) -> None:
+    first = kept_models.sampled("schools")
+    for path in folder.path.iterdir():
+        folder.write(path.stem, b"of another program")
+    assert kept_models.sampled("schools") == first
+    assert len(compiled) == 2
+    for path in folder.path.iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    assert kept_models.sampled("schools") == first
+    assert len(compiled) == 3
+    assert kept_models.sampled("schools") == first
+    assert len(compiled) == 3
+
+
+def plain(
+    size: int = 3, scale: float = 1.0, name: str = "a", **given: object
+) -> Callable[[], None]:
+    def build() -> None:
+        a = pm.Normal(name, 0, scale, shape=size, **given)
+        pm.Normal("y", a.sum(), 1, observed=np.arange(4.0))
+
+    return build
+
+
+DIFFERENT = {
+    "a constant": plain(scale=2.0),
+    "a length": plain(size=4),
+    "a name": plain(name="b"),
+    "a transform": plain(transform=pm.distributions.transforms.ordered),
+    "a distribution": lambda: pm.Normal(
+        "y", pm.Cauchy("a", 0, 1, shape=3).sum(), 1, observed=[0.0]
+    ),
+    "an observed value": lambda: pm.Normal(
+        "y", pm.Normal("a", 0, 1.0, shape=3).sum(), 1, observed=[0.0, 1, 2, 4]
+    ),
+    "a Deterministic": lambda: pm.Deterministic("d", plain()() or pm.math.constant(1.0)),
+    "a Potential": lambda: (plain()(), pm.Potential("p", pm.math.constant(1.0))),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_keys_differ(what: str) -> None:
+    before = Graphs(made(plain())).key
+    assert before == Graphs(made(plain())).key
+    assert before != Graphs(made(DIFFERENT[what])).key
+
+
+def test_keys_differ_by_what_is_not_in_the_log_density() -> None:
+    first = Graphs(made(plain()))
+    assert first.key != Graphs(made(plain(), check_bounds=False)).key
+    begun = Graphs(made(plain(initval=np.ones(3))))
+    assert first.key == begun.key
+    assert first.initial_key(None) != begun.initial_key(None)
+    assert first.initial_key(None) != first.initial_key({"a": np.ones(3)})
+
+
+def test_lengths_of_data_that_shapes_follow_from_are_a_part_of_the_key() -> None:
+    def build(values: list[float], named: bool) -> Graphs:
+        with pm.Model() as model:
+            data = pm.Data("x", np.array(values))
+            mean = pm.Normal("a") * data
+            pm.Normal("y", pm.Deterministic("mean", mean) if named else mean, 1, observed=data)
+        return Graphs(model)
+
+    assert build([1.0, 2], named=False).key == build([3.0, 4, 5], named=False).key
+    assert build([1.0, 2], named=True).key != build([3.0, 4, 5], named=True).key
+
+
+def test_what_a_function_of_the_user_reads_is_a_part_of_the_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = Graphs(made(kept_models.custom)).key
+    assert first == Graphs(made(kept_models.custom)).key
+    monkeypatch.setattr(kept_models, "SLOPE", 4.0)
+    assert first != Graphs(made(kept_models.custom)).key
+
+
+@pytest.mark.thorough
+def test_draws_of_some_variables_and_from_other_values_are_kept_apart(
+    folder: Folder, compiled: list[pm.Model]
+) -> None:
+    first = kept_models.sampled("schools")
+    fewer = kept_models.sampled("schools", var_names=["mu"])
+    begun = kept_models.sampled("schools", initvals={"mu": np.array(2.0)})
+    assert len({first, fewer, begun}) == len(compiled) == 3
+    assert kept_models.sampled("schools", var_names=["mu"]) == fewer
+    assert kept_models.sampled("schools", initvals={"mu": np.array(2.0)}) == begun
+    assert kept_models.sampled("schools", random_seed=2) not in {first, fewer, begun}
+    assert len(compiled) == 3
+
+
+def test_the_model_of_another_thread_is_compiled_as_it_is(folder: Folder) -> None:
+    """Functions of nutpie and PyMC are restored when the last model was sampled."""
+    before = nutpie.compile_pymc_model, mcmc.assign_step_methods
+    one, two = (models.kept_model(kept_models.built("schools")) for _ in range(2))
+    with models.leading(one):
+        entered, leave = threading.Event(), threading.Event()
+
+        def lead() -> None:
+            with models.leading(two):
+                entered.set()
+                leave.wait(60)
+
+        thread = threading.Thread(target=lead)
+        thread.start()
+        assert entered.wait(60)
+        assert models._kept_of(one.model) is one
+        assert models._kept_of(two.model) is two
+        assert models._kept_of(kept_models.built("schools")) is None
+    assert nutpie.compile_pymc_model is not before[0]
+    leave.set()
+    thread.join()
+    assert (nutpie.compile_pymc_model, mcmc.assign_step_methods) == before
+
+
+class Doubled(Op):
+    """An operation that numba knows no code of: it calls Python."""
+
+    __props__ = ()
+
+    def make_node(self, x: Any) -> Apply:
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node: Apply, inputs: Any, outputs: Any) -> None:
+        outputs[0][0] = np.asarray(2 * inputs[0])
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:Numba will use object mode")
+def test_a_model_that_calls_python_is_not_kept(
+    folder: Folder, compiled: list[pm.Model], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "synkhronos")
+    for count in (1, 2):
+        model = made(lambda: pm.Deterministic("twice", Doubled()(pm.Normal("a"))))
+        given = {"draws": 5, "tune": 5, "chains": 1, "cores": 1, "progressbar": False}
+        synk.pymc.sample(model, backend="numba", nuts_sampler="nutpie", **given)
+        assert len(compiled) == count
+        assert "is not kept: " in caplog.text
+
+
+KINDS = ("regression", "mixture", "walk", "process", "covariance", "levels", "custom", "loop")
+KINDS = (*KINDS, "imputed", "with_data", "no_rows", "rows")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("at", range(0, len(KINDS), 3), ids=lambda at: " ".join(KINDS[at : at + 3]))
+def test_draws_are_the_same_in_every_process(tmp_path: Path, at: int) -> None:
+    """Compiled there, compiled before, and with nothing kept; hashes differ between processes."""
+    folder = tmp_path / "kept"
+
+    def run(seed: str, place: str) -> str:
+        command = [sys.executable, kept_models.__file__, place, *KINDS[at : at + 3]]
+        given = {**os.environ, "PYTHONHASHSEED": seed}
+        return subprocess.run(
+            command, env=given, stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT
+        ).stdout
+
+    first = run("1", str(folder))
+    kept = {path.name for path in folder.iterdir()}
+    assert first.count("\n") == len(KINDS[at : at + 3])
+    assert first == run("2", str(folder)) == run("3", "")
+    assert kept == {path.name for path in folder.iterdir()}
