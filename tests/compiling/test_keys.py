@@ -78,7 +78,7 @@ PAIRS: dict[str, tuple[Callable[[], str], Callable[[], str]]] = {
         lambda: key((w := shared()) + w),
         lambda: key(shared() + shared()),
     ),
-    "linker": (lambda: key(X, lean("NUMBA")), lambda: key(X, Mode("py"))),
+    "linker": (lambda: key(X, Mode("vm", "fast_run")), lambda: key(X, Mode("py", "fast_run"))),
     "rewrites": (
         lambda: key(X, lean("NUMBA")),
         lambda: key(X, lean("NUMBA").excluding("fusion")),
@@ -183,6 +183,12 @@ def test_rewrites_of_the_user_are_a_part_of_a_mode(monkeypatch: pytest.MonkeyPat
         after = key(X, lean("NUMBA"))
         assert after != before
         before = after
+
+
+def test_the_key_of_a_graph_has_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = key(X)
+    monkeypatch.setattr(keys, "machine", lambda: "another")
+    assert key(X) != before
 
 
 def test_what_has_no_key_is_named() -> None:
