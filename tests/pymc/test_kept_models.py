@@ -23,8 +23,10 @@ from user_scripts import LIMIT
 import synkhronos as synk
 from synkhronos._compiling.kept.folder import Folder
 from synkhronos.pymc._density import step_methods
+from synkhronos.pymc._density.nutpie import compiled_soon
 from synkhronos.pymc._kept import models
 from synkhronos.pymc._kept.graphs import Graphs
+from synkhronos.pymc._map.compilations import Compilations
 
 nutpie = pytest.importorskip("nutpie")
 
@@ -160,6 +162,26 @@ def test_draws_of_some_variables_and_from_other_values_are_kept_apart(
     assert kept_models.sampled("schools", initvals={"mu": np.array(2.0)}) == begun
     assert kept_models.sampled("schools", random_seed=2) not in {first, fewer, begun}
     assert len(compiled) == 3
+
+
+@pytest.mark.thorough
+def test_other_data_of_a_graph_are_not_compiled_in_another_slot(
+    folder: Folder, compiled: list[pm.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draws(shift: float) -> np.ndarray:
+        model = made(lambda: kept_models.schools(shift))
+        given = {"draws": 20, "tune": 30, "chains": 1, "cores": 1, "random_seed": 1, "quiet": True}
+        given |= {"progressbar": False, "compute_convergence_checks": False}
+        with compiled_soon(), Compilations():
+            tree = pm.sample(model=model, backend="numba", nuts_sampler="nutpie", **given)
+        return tree.posterior["mu"].values
+
+    first, second = draws(0.0), draws(5.0)
+    assert len(compiled) == 1
+    assert not np.array_equal(first, second)
+    monkeypatch.setattr(models, "kept_folder", lambda: None)
+    assert np.array_equal(second, draws(5.0))
+    assert len(compiled) == 2
 
 
 def test_the_model_of_another_thread_is_compiled_as_it_is(folder: Folder) -> None:

@@ -16,6 +16,7 @@ from xarray import Dataset
 from synkhronos._libraries.library import optional_gain, usable
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
+from synkhronos.pymc._kept.models import kept_model
 
 if TYPE_CHECKING:
     from synkhronos.pymc._map.one_graph import OneGraph
@@ -109,7 +110,13 @@ class Compilations:
             return kept.with_data(graph, model)
         self.count += 1
         template, shared = graph.make()
-        new = Compiled(graph.key, self._compile(template, **given), shared)
+        of_machine = kept_model(template)
+        made = (
+            self._compile(template, **given)
+            if of_machine is None
+            else of_machine.compiled(self._compile, given)
+        )
+        new = Compiled(graph.key, made, shared)
         self._kept = [*self._kept[1 - _MOST :], new]
         return new.with_data(graph, model)
 
