@@ -25,11 +25,11 @@ def test_it_is_shown_and_emptied(
 
 def test_doctor_names_it(keeping: Folder) -> None:
     keeping.write("0a", b"1" * 1_000_000)
-    found = examination._kept()
+    [found] = examination._kept()
     assert (found.state, found.fix) == ("ok", "")
-    assert f"{keeping.path}: 1 entry, 1.0 of 500 MB" in found.text
+    assert f"1 entries, 0.00 GiB of 0.47 GiB in {keeping.path}" in found.text
     keeping.path.chmod(0o777)
-    found = examination._kept()
+    [found] = examination._kept()
     assert found.state == "note"
     assert "another user owns it or may write to it" in found.text
     assert found.fix == "Remove the folder, or set SYNKHRONOS_KEEP=0"

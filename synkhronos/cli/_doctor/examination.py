@@ -119,8 +119,8 @@ def examine() -> Iterator[Finding]:
     if why := trouble():
         yield Finding("system", platform.system(), BAD, *why.split(": ", 1))
         return
-    checks = (_versions, _guards, _limits, _machine, _nccl, _extras, _caches, _start, _deaths)
-    for check in (*checks, _modes, _mpi):
+    checks = (_versions, _guards, _limits, _machine, _nccl, _extras, _caches, _kept, _start)
+    for check in (*checks, _deaths, _modes, _mpi):
         yield from check()
 
 
@@ -287,7 +287,6 @@ def _caches() -> Iterator[Finding]:
         fix = "set PYTENSOR_FLAGS=base_compiledir=FOLDER to a folder that you can write to"
         yield Finding("caches", "PyTensor", BAD, f"{folder}: {exc.strerror}", fix)
         return
-    yield _kept()
     if files.is_own(found):
         yield Finding("caches", "PyTensor", GOOD, str(folder))
         return
@@ -296,15 +295,18 @@ def _caches() -> Iterator[Finding]:
     yield Finding("caches", "PyTensor", NOTE, text, fix)
 
 
-def _kept() -> Finding:
+def _kept() -> Iterator[Finding]:
     """The folder of what is kept between runs."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", SynkhronosWarning)
         found = kept_folder(even_if_off=True)
     if found is None:
         text, _, fix = str(told[0].message if told else "refused").partition(". ")
-        return Finding("caches", "kept", NOTE, text, fix)
-    return Finding("caches", "kept", GOOD, f"{found}; synk cache --clear empties it")
+        yield Finding("caches", "kept", NOTE, text, fix)
+        return
+    count, size = found.size()
+    text = f"{count} entries, {_gib(size)} of {_gib(found.limit)} in {found.path}"
+    yield Finding("caches", "kept", GOOD, f"{text}; synk cache --clear empties it")
 
 
 def _start() -> Iterator[Finding]:
