@@ -24,7 +24,7 @@ import synkhronos as synk
 from synkhronos._compiling.kept.folder import Folder
 from synkhronos.pymc._density import step_methods
 from synkhronos.pymc._density.nutpie import compiled_soon
-from synkhronos.pymc._kept import models
+from synkhronos.pymc._kept import graphs, models
 from synkhronos.pymc._kept.graphs import Graphs
 from synkhronos.pymc._map.compilations import Compilations
 
@@ -120,12 +120,18 @@ def test_keys_differ(what: str) -> None:
     assert before != Graphs(made(DIFFERENT[what])).key
 
 
-def test_keys_differ_by_what_is_not_in_the_log_density() -> None:
+def test_keys_differ_by_what_is_not_in_the_log_density(monkeypatch: pytest.MonkeyPatch) -> None:
     first = Graphs(made(plain()))
     assert first.key != Graphs(made(plain(), check_bounds=False)).key
     begun = Graphs(made(plain(initval=np.ones(3))))
     assert first.key == begun.key
     assert first.initial_key(None) != begun.initial_key(None)
+    twice, thrice = (
+        Graphs(made(lambda n=n: pm.Deterministic("more", n * pm.Normal("a")))) for n in (2.0, 3.0)
+    )
+    assert twice.key != thrice.key
+    monkeypatch.setattr(graphs, "STEP_METHODS", graphs.STEP_METHODS[1:])
+    assert first.key != Graphs(made(plain())).key
     assert first.initial_key(None) != first.initial_key({"a": np.ones(3)})
 
 

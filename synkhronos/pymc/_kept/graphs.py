@@ -46,9 +46,6 @@ class Graphs:
         self.key = graph_key(
             model.value_vars,
             [self.value, *drawn],
-            *([v.name for v in vs] for vs in (model.value_vars, model.free_RVs, drawn)),
-            [v.dtype for v in model.free_RVs],
-            [model.rvs_to_transforms[v] is not None for v in model.free_RVs],
             list(STEP_METHODS),
             model.check_bounds,
             _of_lengths([*model.free_RVs, *drawn]),
