@@ -14,7 +14,9 @@ from synkhronos._compiling.lean.mode import lean
 def rewritten(inputs: Any, outputs: Any) -> Any:
     """The function of such a graph, whose operations run in Python."""
     rewrites = lean("NUMBA").provided_optimizer.including(*NumbaLinker.required_rewrites)
-    mode = Mode("py", rewrites.excluding(*NumbaLinker.incompatible_rewrites))
+    # PyTensor's reciprocal of one number, in Python, has float32's precision
+    left_out = (*NumbaLinker.incompatible_rewrites, "local_div_to_reciprocal")
+    mode = Mode("py", rewrites.excluding(*left_out))
     return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore")
 
 
