@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -314,6 +315,7 @@ def test_samplers_of_nutpie_in_the_background(tmp_path: Path) -> None:
 
 def test_a_library_that_may_swallow_a_failure_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its private names are others in another version; one warning says so, once."""
+    import_module("better_optimize")  # which needs the names of its own version
     monkeypatch.setitem(sys.modules, "better_optimize.minimize", ModuleType("minimize"))
     tell.cache_clear()
     with pytest.warns(synk.VersionWarning, match="find_MAP may return a point"):
