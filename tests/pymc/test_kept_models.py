@@ -16,6 +16,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from pymc.sampling import mcmc
+from pytensor.compile.mode import get_mode, predefined_modes
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from user_scripts import LIMIT
@@ -130,6 +131,9 @@ def test_keys_differ_by_what_is_not_in_the_log_density(monkeypatch: pytest.Monke
         Graphs(made(lambda n=n: pm.Deterministic("more", n * pm.Normal("a")))) for n in (2.0, 3.0)
     )
     assert twice.key != thrice.key
+    with monkeypatch.context() as other:
+        other.setitem(predefined_modes, "NUMBA", get_mode("NUMBA").excluding("fusion"))
+        assert first.key != Graphs(made(plain())).key
     monkeypatch.setattr(graphs, "STEP_METHODS", graphs.STEP_METHODS[1:])
     assert first.key != Graphs(made(plain())).key
     assert first.initial_key(None) != first.initial_key({"a": np.ones(3)})

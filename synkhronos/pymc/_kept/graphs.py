@@ -9,6 +9,7 @@ import numpy as np
 from pymc import Model
 from pymc.initial_point import convert_str_to_rv_dict, make_initial_point_expression
 from pymc.step_methods import STEP_METHODS
+from pytensor.compile.mode import get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, graph_inputs
@@ -48,6 +49,7 @@ class Graphs:
             [self.value, *drawn],
             list(STEP_METHODS),
             model.check_bounds,
+            get_mode("NUMBA"),
             _of_lengths([*model.free_RVs, *drawn]),
         )
 
