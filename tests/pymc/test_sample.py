@@ -23,6 +23,7 @@ from selection import thorough
 from xarray import Dataset, DataTree, testing
 
 import synkhronos as synk
+from synkhronos._backends import mpi
 from synkhronos._compiling import progress
 from synkhronos._errors import InputError, InputTypeError, WorkerDied
 from synkhronos.pymc._chains import members as _members
@@ -585,7 +586,7 @@ def test_wrong_arguments() -> None:
 def test_members_per_chain_is_refused_with_fewer_chains_than_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (sampling, _members):
+    for module in (mpi, _members):
         monkeypatch.setattr(module, "launch", lambda: SimpleNamespace(size=5))
     with pytest.raises(InputError, match="the members of all nodes work on each chain"):
         synk.pymc.sample(model_of(), members_per_chain=2)

@@ -15,7 +15,6 @@ from pytensor.gradient import NullTypeGradError
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 
-from synkhronos._backends.mpi import launch
 from synkhronos._checks import is_integer, plain, shown
 from synkhronos._compiling.progress import silent, tell
 from synkhronos._engine.graph_types import ModeLike
@@ -268,7 +267,7 @@ def _sample(
 ) -> Any:
     """Choose a way and sample by it, with arguments that are checked."""
     Declared.of(model, asked["row_wise"])  # a wrong entry is no reason to sample plainly
-    if not trouble() and launch() is not None:
+    if _is_launched():
         members: Any = import_module("synkhronos.pymc._chains.members")
         all_given = {"chains": chains, "cores": cores, "dim": dim, **asked, **given}
         if (found := members.sampled_over_nodes(model, all_given)) is not None:
@@ -301,6 +300,14 @@ def _by_a_way(
     with way:
         tell(f"{way.plan}{few}")
         return way.sample(**of_way)
+
+
+def _is_launched() -> bool:
+    """Whether MPI has launched this process beside others; the module that knows needs Linux."""
+    if trouble():
+        return False
+    mpi: Any = import_module("synkhronos._backends.mpi")
+    return mpi.launch() is not None
 
 
 def frozen_first(
@@ -366,7 +373,7 @@ def way_of(
         kept, estimate = None, Estimate(sampled, dim, declared)
     if not trouble():
         long = chains < cores and seconds >= _LONG_SECONDS
-        if named or long or sampler in JAX_SAMPLERS or launch() is not None:
+        if named or long or sampler in JAX_SAMPLERS or _is_launched():
             members: Any = import_module("synkhronos.pymc._chains.members")
             way = members.Sampling(
                 sampled, estimate.reading, cores, sampler, dim=dim, chains=chains, **asked
