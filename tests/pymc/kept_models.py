@@ -105,8 +105,12 @@ def built(name: str) -> pm.Model:
 
 
 def sampled(name: str, **given: object) -> str:
+    """A digest of the draws of a model by its name."""
+    return digest(built(name), **given)
+
+
+def digest(model: pm.Model, **given: object) -> str:
     """A digest of the draws of a model."""
-    model = built(name)
     settings = {"draws": 20, "tune": 30, "chains": 2, "cores": 1, "random_seed": 1, "quiet": True}
     settings |= {"progressbar": False, "compute_convergence_checks": False, "backend": "numba"}
     tree = synk.pymc.sample(model, **{**settings, "nuts_sampler": "nutpie", **given})

@@ -23,6 +23,7 @@ from user_scripts import LIMIT
 
 import synkhronos as synk
 from synkhronos._compiling.kept.folder import Folder
+from synkhronos.pymc._chains import sampling
 from synkhronos.pymc._density import step_methods
 from synkhronos.pymc._density.nutpie import compiled_soon
 from synkhronos.pymc._kept import graphs, models
@@ -149,6 +150,48 @@ def test_lengths_of_data_that_shapes_follow_from_are_a_part_of_the_key() -> None
 
     assert build([1.0, 2], named=False).key == build([3.0, 4, 5], named=False).key
     assert build([1.0, 2], named=True).key != build([3.0, 4, 5], named=True).key
+
+
+def with_data() -> pm.Model:
+    with pm.Model() as model:
+        data = pm.Data("x", np.round(kept_models._X[:, 0]))
+        pm.Normal("y", pm.Normal("a") + pm.Normal("b") * data, 1, observed=kept_models._Y)
+    return model
+
+
+def test_a_form_and_a_note_are_those_of_data_and_options(folder: Folder) -> None:
+    """Repeated rows are found in the data, and become constants of the code."""
+    model = with_data()
+    first = models.KeptModel(Graphs(model), folder)
+    first.note(1, "estimate")
+    again = models.KeptModel(Graphs(with_data()), folder)
+    assert again.form_of("dim", True) == first.form_of("dim", True)
+    assert again.recall("estimate") == 1
+    assert first.form_of("dim", True) != first.form_of("dim", False)
+    with model:
+        pm.set_data({"x": np.zeros(40)})
+    other = models.KeptModel(Graphs(model), folder)
+    assert other.graphs.key == first.graphs.key
+    assert other.form_of("dim", True) != first.form_of("dim", True)
+    assert other.recall("estimate") is None
+
+
+@pytest.mark.thorough
+def test_a_form_is_used_for_its_data_and_options(
+    folder: Folder, compiled: list[pm.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "_CHEAP_SECONDS", 0.0)
+    model = with_data()
+
+    def count(**given: object) -> int:
+        before = len(compiled)
+        kept_models.digest(model, cores=1, **given)
+        return len(compiled) - before
+
+    assert [count(), count(), count(repeated=False), count(repeated=False)] == [1, 0, 1, 0]
+    with model:
+        pm.set_data({"x": np.zeros(40)})
+    assert [count(), count()] == [1, 0]
 
 
 def test_what_a_function_of_the_user_reads_is_a_part_of_the_key(

@@ -22,7 +22,7 @@ from synkhronos._compiling.kept.pickles import pickled, unpickled
 from synkhronos._libraries.library import extension
 from synkhronos._libraries.numba import NUMBA
 
-_NEEDED = re.compile(rb"missing Environment: ([\w$.]+)")  # numba's error, in code that calls Python
+NEEDED = re.compile(rb"missing Environment: ([\w$.]+)")  # numba's error, in code that calls Python
 # a name of each module in C that has the functions which numba's code calls, and their prefix
 _PREFIXES = {"c_helpers": "numba_", "meminfo_new": "NRT_"}
 # bits of numpy's flags: which of them a layout needs, and their value
@@ -74,7 +74,7 @@ def code_of(payload: Any) -> Code:
     functions = llvm.parse_bitcode(bitcode).functions
     needed = [f.name for f in functions if f.is_declaration and not f.name.startswith("llvm.")]
     known = {each.env_name: each for each in (*others, environment)}
-    names = {m.decode() for m in _NEEDED.findall(object_code)} | {environment.env_name}
+    names = {m.decode() for m in NEEDED.findall(object_code)} | {environment.env_name}
     if not names <= known.keys():
         raise NotLoadable("it needs environments of other functions")
     consts = tuple((name, tuple(known[name].consts)) for name in sorted(names))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
+from synkhronos._compiling.kept.machine_code import NEEDED
 from synkhronos._libraries.numba import (
     cpu_target,
     dumps,
@@ -16,8 +16,6 @@ from synkhronos._libraries.numba import (
     lookup_environment,
     rtsys,
 )
-
-_NEEDED = re.compile(rb"missing Environment: ([\w$.]+)")  # numba's error, in code that calls Python
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +56,7 @@ def _object_code(name: str, inner: Any, library: Any) -> bytes | None:
         libraries = [each.serialize_using_object_code() for each in (inner.library, library)]
     except (ValueError, RuntimeError):  # numba has not kept it
         return None
-    called = {match.decode() for match in _NEEDED.findall(libraries[0][2][0])}
+    called = {match.decode() for match in NEEDED.findall(libraries[0][2][0])}
     found = [lookup_environment(each) for each in called - {inner.fndesc.env_name}]
     return None if None in found else dumps((name, libraries, found))
 

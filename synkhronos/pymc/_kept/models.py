@@ -75,10 +75,15 @@ class KeptModel:
         """
         return graph_key([], [], what, self.graphs.key, *more)
 
+    @functools.cached_property
+    def _data(self) -> str:
+        """The digest of the model's data, which stay while it is sampled."""
+        return graph_key([], [], self.graphs.values())
+
     def recall(self, what: str, *more: object) -> Any:
         """The note on the model with its data; None if there is none."""
         try:
-            found = self._folder.read(self.key(what, self.graphs.values(), *more))
+            found = self._folder.read(self.key(what, self._data, *more))
             return None if found is None else json.loads(found)
         except (Unkeyed, ValueError):
             return None
@@ -86,7 +91,7 @@ class KeptModel:
     def note(self, value: object, what: str, *more: object) -> None:
         """Note something of the model with its data."""
         with contextlib.suppress(Unkeyed):
-            key = self.key(what, self.graphs.values(), *more)
+            key = self.key(what, self._data, *more)
             self._folder.write(key, json.dumps(value).encode())
 
     def by_nuts(self, look: Callable[[], bool]) -> bool:
@@ -101,7 +106,7 @@ class KeptModel:
     def form_of(self, *options: object) -> str:
         """The key of the form that a log-density gets by options; empty if it has none."""
         try:
-            return self.key("form", self.graphs.values(), *options)
+            return self.key("form", self._data, *options)
         except Unkeyed as exc:
             log.debug("the faster log-density is not kept: %s", exc)
             return ""
