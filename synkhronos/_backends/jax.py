@@ -250,7 +250,11 @@ def generator(state: Any, before: object) -> object:
 
 
 def ready(values: Sequence[object]) -> None:
-    """Wait until JAX has computed these values."""
+    """Wait until JAX has computed these values; scalars are on their way to the host by then."""
+    if not on_cpu():
+        for value in values:  # such as a loss, which would cost a second wait of 0.3 ms
+            if getattr(value, "ndim", None) == 0 and hasattr(value, "copy_to_host_async"):
+                value.copy_to_host_async()
     for value in values:
         if hasattr(value, "block_until_ready"):
             value.block_until_ready()

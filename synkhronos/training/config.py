@@ -202,7 +202,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
     devices: Annotated[str | list[Any] | None, _given_by("a text such as cuda, or a list")] = None
     mode: Annotated[str | None, _given_by("the name of a mode of PyTensor, such as NUMBA")] = None
     floatX: Literal["float32", "float64"] | None = None
-    precision: Literal["tf32", "bf16"] | None = None
+    precision: Literal["float32", "tf32", "bf16"] | None = None
     progress: bool = True
 
     def table(self) -> dict[str, Any]:

@@ -422,9 +422,10 @@ class Trainer(ProcessBound, RunControl):
             epoch, and of the run.
         prefetch, read
             Of sources, as for `extensions.Loader`.
-        precision : {"tf32", "bf16"}, optional
-            On GPUs, compute products of float32 matrices with 10 or 7 bits of precision; parameters
-            and updates stay float32. Use a training function that has made no step before.
+        precision : {"float32", "tf32", "bf16"}, optional
+            On GPUs, compute products of float32 matrices with 23, 10 or 7 bits of precision;
+            parameters and updates stay float32. None: JAX's default, which is TF32 on GPUs that
+            have it. Use a training function that has made no step before.
 
         Returns
         -------

@@ -18,6 +18,7 @@ from training_cases import Net
 
 import synkhronos as synk
 from synkhronos import rules
+from synkhronos._backends import jax as jax_backend
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing import conformance
 
@@ -30,8 +31,19 @@ SHAPES = ((), (5,), (0, 3), (3, 4), (70_001,))  # XLA compiles for each
 REPORTED_SECONDS, FREED_SECONDS = 5.0, 10.0
 
 
+@pytest.fixture(scope="module", autouse=True)
+def products_of_float32() -> Iterator[None]:
+    """By default JAX multiplies in TF32 on GPUs, which rounds parts of other lengths otherwise."""
+    patch, name = pytest.MonkeyPatch(), "float32"
+    patch.setenv("JAX_DEFAULT_MATMUL_PRECISION", name)  # of the workers
+    before = jax_backend.set_precision(name)
+    yield
+    jax_backend.set_precision(before)
+    patch.undo()
+
+
 @pytest.fixture(scope="module")
-def pair() -> Iterator[synk.Group]:
+def pair(products_of_float32: None) -> Iterator[synk.Group]:
     """Two members on the first GPU, linked; not the current group, which each test's end closes."""
     group = synk.Group(devices=PAIR)
     conformance.check_communicator(group, ["float32"], SHAPES)

@@ -32,7 +32,10 @@ def options(**more: Any) -> tuple[Any, dict[str, Any]]:
     return given, {"optimizer": adam, "batch": 20, "epochs": 2, "progress": False, **more}
 
 
-def test_precision_lasts_as_long_as_the_run(gpu_pair: synk.Group) -> None:
+@pytest.mark.parametrize(("precision", "option"), [("bf16", "bfloat16"), ("float32", "float32")])
+def test_precision_lasts_as_long_as_the_run(
+    gpu_pair: synk.Group, precision: str, option: str
+) -> None:
     """In all members; parameters stay float32; guards and averages as on cores."""
     import jax
 
@@ -40,11 +43,11 @@ def test_precision_lasts_as_long_as_the_run(gpu_pair: synk.Group) -> None:
 
     def look(event: Any) -> None:
         if event.kind == "start":
-            found.append(gpu_pair.run(SetPrecision("bfloat16")))
+            found.append(gpu_pair.run(SetPrecision(option)))
 
-    given, how = options(mode="JAX", ema=0.9, precision="bf16", callbacks=[look])
+    given, how = options(mode="JAX", ema=0.9, precision=precision, callbacks=[look])
     run = fit(*given, **how)
-    assert found == ["bfloat16"]
+    assert found == [option]
     assert jax.config.jax_default_matmul_precision is None
     assert given[1][0].get_value().dtype == np.float32
     given2, how = options(ema=0.9, mode="FAST_COMPILE")
@@ -64,6 +67,6 @@ def test_nan_rows_are_named(gpu_pair: synk.Group) -> None:
 
 def test_precision_is_for_gpus(group2: synk.Group) -> None:
     given, how = options(mode="FAST_COMPILE")
-    for wrong, text in (("bf16", "on cores"), ("fp8", "'tf32|\"tf32")):
+    for wrong, text in (("bf16", "on cores"), ("fp8", "'float32|\"float32")):
         with pytest.raises(synk.InputError, match=text):
             fit(*given, **how, precision=wrong)

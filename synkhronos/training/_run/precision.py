@@ -13,7 +13,7 @@ from synkhronos._engine.member import Member
 from synkhronos._errors import InputError
 from synkhronos.extensions._step.training_function import TrainingFunction
 
-_NAMES = {"tf32": "tensorfloat32", "bf16": "bfloat16"}
+_NAMES = {"float32": "float32", "tf32": "tensorfloat32", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True)
