@@ -3,6 +3,7 @@
 python demos/tour/again.py pm.sample|synk.pymc.sample
 """
 
+import argparse
 import subprocess
 import sys
 import time
@@ -10,11 +11,13 @@ import time
 from comparing import Compared
 from telling import telling
 
+WAYS = "pm.sample", "synk.pymc.sample"
+
 
 def scripts(runs):
     """Compare the seconds of whole scripts, after one that has filled the caches."""
     seconds = {}
-    for way in ("pm.sample", "synk.pymc.sample"):
+    for way in WAYS:
         with telling(f"a script that calls {way}, and the same script again"):
             seconds[way] = min([seconds_of(way) for _ in range(1 + runs)][1:])
     yield Compared("the same script again", *seconds.values(), "s")
@@ -44,4 +47,6 @@ def main(way):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("way", choices=WAYS)
+    main(parser.parse_args().way)

@@ -1,5 +1,9 @@
-"""Handwritten digits: a training step, and `fit`, beside plain PyTensor."""
+"""Handwritten digits: a training step, and `fit`, beside plain PyTensor.
 
+python demos/tour/digits.py compiles both functions once, so that PyTensor's cache has them.
+"""
+
+import argparse
 import time
 
 import numpy as np
@@ -106,5 +110,6 @@ def difference(net, other):
     return max(relative(p.get_value(), q.get_value()) for p, q in pairs)
 
 
-if __name__ == "__main__":  # compiles both functions once, so that PyTensor's cache has them
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     list(step(images()[0], hidden=8, batch=100))
