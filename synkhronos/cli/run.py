@@ -13,6 +13,7 @@ Examples:
   synk run train.py --epochs 20
   synk run -n 4 train.py
   synk run -n 4 --log-dir logs --tee 0 --max-restarts 3 -m mypackage.train
+  synk run --pymc model.py                    # pm.sample and others are ours
   synk run --nodes 2 train.py                 # in a job, or both on this machine
   synk run -H node1:8,node2:8 -x NCCL_DEBUG=INFO train.py
   synk run --dry-run --hostfile hosts train.py
@@ -147,6 +148,12 @@ def _add_program(add: Callable[..., object]) -> None:
         action="append",
         default=[],
         help="set an environment variable on all nodes, or send it as it is here; repeatable",
+    )
+    add(
+        "--pymc",
+        action="store_true",
+        help="the functions of PyMC that the script calls are synkhronos.pymc's, as in `with "
+        "synk.pymc.everywhere():`",
     )
     add("--dry-run", action="store_true", help="print the environment and the line; start nothing")
     add(

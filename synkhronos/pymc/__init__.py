@@ -2,16 +2,17 @@
 
 Each room imports only itself and the rooms before it.
 
-=============  ===================================================================================
-``_reading``   which terms of a model are sums over rows, and what these are computed from
-``_repeated``  rows that repeat: the same sum over fewer rows
-``_density``   `fast`: the likelihood as a faster graph, proved; it knows no group
-``_kept``      models that this machine has compiled before start at once
-``_group``     `parallel`, `divide`, `advise`: members compute the likelihood of their rows
-``_chains``    `sample`: chains in threads, in processes with members, and on several nodes
-``_after``     what follows sampling: predictive draws, log-densities, deterministics, `loo`
-``_map``       `map`: many models in slots of cores, one compilation for one graph
-=============  ===================================================================================
+===============  ===================================================================================
+``_reading``     which terms of a model are sums over rows, and what these are computed from
+``_repeated``    rows that repeat: the same sum over fewer rows
+``_density``     `fast`: the likelihood as a faster graph, proved; it knows no group
+``_kept``        models that this machine has compiled before start at once
+``_group``       `parallel`, `divide`, `advise`: members compute the likelihood of their rows
+``_chains``      `sample`: chains in threads, in processes with members, and on several nodes
+``_after``       what follows sampling: predictive draws, log-densities, deterministics, `loo`
+``_everywhere``  `everywhere`: PyMC's functions are ours, for code that calls PyMC
+``_map``         `map`: many models in slots of cores, one compilation for one graph
+===============  ===================================================================================
 
 The first three are the way from a model to its density. They import nothing of the group, only
 what lies below it (up to ``synkhronos._compiling``), so `fast` works where no group does.
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from synkhronos.pymc._after.predictive import sample_prior_predictive as sample_prior_predictive
     from synkhronos.pymc._chains.sampling import sample
     from synkhronos.pymc._density.fast import fast
+    from synkhronos.pymc._everywhere.everywhere import Everywhere, everywhere
     from synkhronos.pymc._group.advice import Advice
     from synkhronos.pymc._group.parallel import Parallel, advise, divide, parallel
     from synkhronos.pymc._map.mapped import map
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Advice": "_group.advice",
+    "Everywhere": "_everywhere.everywhere",
     "Fits": "_map.results",
     "Parallel": "_group.parallel",
     "advise": "_group.parallel",
@@ -50,6 +53,7 @@ _HOMES = {
     "compute_log_likelihood": "_after.densities",
     "compute_log_prior": "_after.densities",
     "divide": "_group.parallel",
+    "everywhere": "_everywhere.everywhere",
     "fast": "_density.fast",
     "loo": "_after.loo",
     "map": "_map.mapped",
@@ -60,6 +64,7 @@ _HOMES = {
 }
 __all__ = [
     "Advice",
+    "Everywhere",
     "Fits",
     "Parallel",
     "advise",
@@ -67,6 +72,7 @@ __all__ = [
     "compute_log_likelihood",
     "compute_log_prior",
     "divide",
+    "everywhere",
     "fast",
     "loo",
     "map",

@@ -101,6 +101,11 @@ def test_lines(words: tuple[str, ...], environ: dict[str, str], wanted: str) -> 
     assert line(*words, environ=environ) == wanted
 
 
+def test_each_node_runs_the_script_with_functions_of_pymc_replaced() -> None:
+    words = planned("--pymc", "--nodes", "2", SCRIPT, "--pymc").words
+    assert words[-5:] == ("python", "-m", "synkhronos.pymc._everywhere.script", SCRIPT, "--pymc")
+
+
 def test_open_mpi() -> None:
     """It is told which variables to send, and to bind nothing: fork divides the cores."""
     assert line("--nodes", "2", mpi=OPEN_MPI).split(" -x ") == [
@@ -220,6 +225,7 @@ def test_the_line_can_be_pasted() -> None:
     ("words", "environ", "text"),
     [
         ((), {}, "name a script"),
+        (("--pymc", "-c", "pass"), {}, "--pymc is for a script or a module"),
         (("none.py",), {}, "none.py: there is no such script"),
         (("-m", "a", "-c", "b"), {}, None),
         (("--launcher", "fork", "--nodes", "2", SCRIPT), {}, "--launcher fork is for one node"),

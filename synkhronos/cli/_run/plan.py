@@ -22,6 +22,7 @@ from synkhronos.cli._run.reach import AGENTS
 from synkhronos.cli._run.usage import UsageError
 
 _LOCAL = ("localhost", "127.0.0.1")
+_EVERYWHERE = ("-m", "synkhronos.pymc._everywhere.script")
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,12 @@ def plan_of(options: argparse.Namespace, environ: Mapping[str, str], machine: Ma
     by_ssh = launcher == "mpirun" and not place.scheduler and not set(AGENTS) & base.keys()
     return Plan(
         launcher=launcher,
-        words=(*before, *machine.python, *_program(options)),
+        words=(
+            *before,
+            *machine.python,
+            *(_EVERYWHERE if options.pymc else ()),
+            *_program(options),
+        ),
         base=base,
         variables=variables,
         settings=settings,
@@ -257,6 +263,8 @@ def _program(options: argparse.Namespace) -> list[str]:
     if options.module:
         return ["-m", *options.module, *rest]
     if options.code:
+        if options.pymc:
+            raise UsageError("--pymc is for a script or a module: name one instead of -c CODE")
         return ["-c", *options.code, *rest]
     if rest[:1] == ["--"]:
         rest = rest[1:]

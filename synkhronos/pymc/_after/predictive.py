@@ -12,6 +12,8 @@ import numpy as np
 import pymc as pm
 from pymc.backends.base import MultiTrace
 from pymc.model import modelcontext
+from pymc.sampling import sample_posterior_predictive as pm_sample_posterior_predictive
+from pymc.sampling import sample_prior_predictive as pm_sample_prior_predictive
 from xarray import Dataset, DataTree
 
 from synkhronos._checks import check_integer, shown
@@ -157,7 +159,7 @@ def sample_posterior_predictive(
         "compile_kwargs": compile_kwargs,
     }
     with _compiling(model) as compiled:
-        one: dict[str, np.ndarray] = pm.sample_posterior_predictive(
+        one: dict[str, np.ndarray] = pm_sample_posterior_predictive(
             first,
             model=model,
             random_seed=0,
@@ -312,7 +314,7 @@ def sample_prior_predictive(
     seed = seed_of(seed_in(path, groups) if random_seed is None else random_seed)
     model = modelcontext(model)
     with _compiling(model) as compiled:
-        one = pm.sample_prior_predictive(
+        one = pm_sample_prior_predictive(
             1,
             model,
             var_names=None if var_names is None else names_of(var_names),

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import numpy as np
 from pymc import Model
-from pymc import sample as pm_sample
+from pymc.sampling import sample as pm_sample
 from pytensor.compile.mode import Mode, predefined_modes
 
 from synkhronos._compiling.lean.closed import ClosedLinker

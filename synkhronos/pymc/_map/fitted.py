@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pymc as pm
+from pymc.sampling import sample as pm_sample
 
 from synkhronos._errors import InputError
 
@@ -38,7 +39,7 @@ class Sampled:
         if data:
             with model:
                 pm.set_data(dict(data))
-        return pm.sample(model=model, random_seed=word, **self._arguments)
+        return pm_sample(model=model, random_seed=word, **self._arguments)
 
 
 def takes_seed(fit: Callable[..., object]) -> bool:

@@ -8,6 +8,7 @@ Its other methods take such draws alone. The PyMC model takes only those that we
 from __future__ import annotations
 
 import logging
+import traceback
 
 import numpy as np
 from pymc import Model
@@ -38,9 +39,15 @@ def _is_centred(values: np.ndarray) -> bool:
     return bool((np.abs(values.mean(0)) <= near * np.abs(values).max(0)).all())
 
 
+def is_fitting() -> bool:
+    """Whether Bambi's code has called this thread's."""
+    frames = traceback.walk_stack(None)
+    return any(f.f_globals.get("__name__", "").partition(".")[0] == _BAMBI for f, _ in frames)
+
+
 def tell_of_own_fit(model: Model) -> None:
     """Warn if Bambi's methods will take draws of this model for those of its own fit."""
-    if centres_predictors(model):
+    if centres_predictors(model) and not is_fitting():
         log.warning(
             "Bambi has centred the predictors of this model, so its draws have the intercept at "
             "their mean, and Bambi's predict is wrong with them. Use model.fit, which moves the "

@@ -1,0 +1,359 @@
+"""`everywhere`: PyMC's functions are ours for every caller, and PyMC's own again afterwards."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+import tokenize
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pymc.sampling.mcmc
+import pytest
+import xarray as xr
+from test_bambi import built
+
+import synkhronos as synk
+from synkhronos.pymc._chains import sampling
+from synkhronos.pymc._everywhere import everywhere
+
+NAMES = [
+    (module, name)
+    for name, modules in {
+        "sample": (pm, pm.sampling, pm.sampling.mcmc),
+        "sample_posterior_predictive": (pm, pm.sampling, pm.sampling.forward),
+        "sample_prior_predictive": (pm, pm.sampling, pm.sampling.forward),
+        "compute_deterministics": (pm, pm.sampling, pm.sampling.deterministic),
+        "compute_log_likelihood": (pm, pm.stats, pm.stats.log_density),
+        "compute_log_prior": (pm.stats, pm.stats.log_density),
+    }.items()
+    for module in modules
+]
+OWN = [getattr(*each) for each in NAMES]
+FAST = {"compile_kwargs": {"mode": "FAST_COMPILE"}}
+
+
+def replaced() -> list[bool]:
+    return [getattr(*each) is not own for each, own in zip(NAMES, OWN, strict=True)]
+
+
+@pytest.fixture(autouse=True)
+def _whole_afterwards() -> Iterator[None]:
+    yield
+    assert not any(replaced())
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """The lines logged so far."""
+    caplog.set_level(logging.INFO, "synkhronos")
+    return lambda: [r.getMessage() for r in caplog.records if r.name == "synkhronos"]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The arguments that PyMC's own sampler gets from ours, and does not sample with."""
+    found: list[dict[str, Any]] = []
+    monkeypatch.setattr(sampling, "pm_sample", lambda **given: found.append(given))
+    return found
+
+
+@pytest.fixture(scope="module")
+def model() -> pm.Model:
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        pm.Deterministic("double", 2 * mu)
+        pm.Normal("y", mu, 1, observed=np.zeros(3))
+    return model
+
+
+def drawn() -> xr.DataTree:
+    mu = np.random.default_rng(0).normal(size=(2, 4))
+    return xr.DataTree.from_dict({"posterior": xr.Dataset({"mu": (("chain", "draw"), mu)})})
+
+
+def without_strings(text: str) -> str:
+    kinds = (tokenize.STRING, tokenize.COMMENT)
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return "".join(token.string for token in tokens if token.type not in kinds)
+
+
+def calls(code: str, name: str, **given: Any) -> Callable[..., Any]:
+    """A function `call` of a module that has this name."""
+    module = {"__name__": name, "pm": pm, **given}
+    exec(f"def call(**given):\n    return {code}", module)
+    found: Callable[..., Any] = module["call"]
+    return found
+
+
+def test_all_names_are_ours_meanwhile_and_pymcs_own_afterwards() -> None:
+    assert not any(replaced())
+    with synk.pymc.everywhere():
+        assert all(replaced())
+        assert [getattr(*each).__wrapped__ for each in NAMES] == OWN
+    assert not any(replaced())
+    opened = synk.pymc.everywhere()
+    assert all(replaced())
+    opened.close()
+    opened.close()
+    assert not any(replaced())
+    with pytest.raises(ZeroDivisionError), synk.pymc.everywhere():
+        _ = 1 / 0
+    assert not any(replaced())
+
+
+def test_the_last_one_that_is_closed_restores() -> None:
+    first, second = synk.pymc.everywhere(), synk.pymc.everywhere()
+    first.close()
+    first.close()
+    assert all(replaced())
+    second.close()
+    assert not any(replaced())
+    with synk.pymc.everywhere() as outer:
+        with synk.pymc.everywhere():
+            pass
+        assert all(replaced())
+        assert isinstance(outer, synk.pymc.Everywhere)
+
+
+def test_an_error_while_it_opens_restores(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tell(text: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("synkhronos.pymc._everywhere.everywhere.tell", tell)
+    monkeypatch.setattr(sys.modules[__name__], "taken", OWN[0], raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        synk.pymc.everywhere()
+
+
+def test_names_that_modules_have_imported_are_found_told_and_restored(
+    monkeypatch: pytest.MonkeyPatch, lines: Callable[[], list[str]], model: pm.Model
+) -> None:
+    before, meanwhile = ModuleType("before"), ModuleType("meanwhile")
+    for module in (before, meanwhile):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    own = pm.sample_prior_predictive
+    before.draw = own  # type: ignore[attr-defined]
+    with synk.pymc.everywhere():
+        assert lines() == [
+            "everywhere: ours are also names that were imported before: ['before.draw']"
+        ]
+        meanwhile.draw = kept = pm.sample_prior_predictive  # type: ignore[attr-defined]
+        assert before.draw is kept
+    assert (before.draw, meanwhile.draw) == (own, own)  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="store"):  # as PyMC's own
+        kept(3, model, store="draws")
+
+
+COMPUTED = ["compute_log_likelihood", "compute_log_prior", "compute_deterministics"]
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_computed_values_are_equal_and_ours(name: str, model: pm.Model) -> None:
+    def computed(**ours: int) -> Any:
+        function = getattr(pm.stats if "log" in name else pm.sampling, name)
+        return function(drawn(), model=model, progressbar=False, **FAST, **ours)
+
+    own = computed()
+    with synk.pymc.everywhere():
+        xr.testing.assert_allclose(computed(cores=1), own)
+    with pytest.raises(TypeError, match="cores"):
+        computed(cores=1)
+
+
+def test_draws_are_ours_whoever_asks(model: pm.Model) -> None:
+    """Ours themselves call PyMC's own, also while PyMC's names are ours."""
+
+    def draws(posterior: Any, prior: Any) -> list[Any]:
+        given = {"random_seed": 1, "progressbar": False, **FAST}
+        return [posterior(drawn(), model, **given), prior(4, model, **given)]
+
+    ours = draws(synk.pymc.sample_posterior_predictive, synk.pymc.sample_prior_predictive)
+    with synk.pymc.everywhere():
+        whoever = draws(pm.sample_posterior_predictive, pm.sample_prior_predictive)
+        direct = draws(synk.pymc.sample_posterior_predictive, synk.pymc.sample_prior_predictive)
+    for found in (whoever, direct):
+        assert [a.equals(b) for a, b in zip(found, ours, strict=True)] == [True, True]
+
+
+def test_no_module_of_ours_looks_them_up_when_it_calls() -> None:
+    """It would call itself."""
+    package = Path(synk.pymc.__file__).parent
+    names = "|".join({name for _, name in NAMES})
+    looked_up = rf"(?<!`)\b(pm|pymc|sampling|forward|stats|deterministic)\.({names})\("
+    texts = {path: path.read_text() for path in package.rglob("*.py")}
+    found = [path for path, text in texts.items() if re.search(looked_up, without_strings(text))]
+    assert not found
+
+
+def test_pymc_calls_its_own_functions_inside_of_ours(
+    model: pm.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sampled(**given: Any) -> str:
+        with pytest.raises(TypeError, match="cores"):
+            pm.compute_log_likelihood(drawn(), model=model, cores=1)
+        return "sampled"
+
+    monkeypatch.setattr(sampling, "pm_sample", sampled)
+    with synk.pymc.everywhere():
+        assert pm.sample(model=model) == "sampled"
+
+
+def test_what_ours_do_not_take_goes_to_pymcs_own_with_a_word(
+    model: pm.Model, lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with synk.pymc.everywhere():
+        with pytest.raises(ValueError, match="must refer to observed_RVs") as caught:
+            pm.compute_log_likelihood(drawn(), model=model, var_names=["mu"])
+        assert caught.value.__context__ is None
+        with pytest.raises(TypeError, match="nonsense"):
+            pm.sample_prior_predictive(3, model, nonsense=1)
+        with pytest.raises(TypeError, match="No model on context stack"):
+            pm.sample()
+        told = lines()
+        assert [text.partition(":")[0] for text in told] == [
+            "this pm.compute_log_likelihood is PyMC's own",
+            "this pm.sample_prior_predictive is PyMC's own",
+            "this pm.sample is PyMC's own",
+        ]
+        assert "'mu' is no observed variable" in told[0]
+        with pytest.raises(synk.InputError, match="members_per_chain"):  # the user means ours
+            pm.sample(model=model, members_per_chain=0)
+        assert lines() == told
+
+
+def test_quiet_is_quiet(
+    model: pm.Model, lines: Callable[[], list[str]], asked: list[dict[str, Any]]
+) -> None:
+    with synk.pymc.everywhere():
+        pm.sample(model=model, quiet=True)
+        assert not lines()
+        with synk.pymc.everywhere(quiet=True):
+            pm.sample(model=model)
+            with pytest.raises(ValueError, match="must refer"):
+                pm.compute_log_likelihood(drawn(), model=model, var_names=["mu"])
+        assert not lines()
+        pm.sample(model=model)
+        assert lines()
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("caller", "option", "sampler"),
+    [
+        ("bambi.backend.pymc", None, "absent"),
+        ("bambi.backend.pymc", "numpyro", "numpyro"),
+        ("bambi.backend.pymc", "pymc", "pymc"),
+        ("bambino", None, "pymc"),
+    ],
+)
+def test_the_default_of_bambi(
+    caller: str,
+    option: str | None,
+    sampler: str,
+    asked: list[dict[str, Any]],
+    lines: Callable[[], list[str]],
+) -> None:
+    call = calls("pm.sample(**given)", caller)
+    with synk.pymc.everywhere(nuts_sampler=option), built():
+        call(nuts_sampler="pymc", chains=1, cores=1, init="auto")
+    [given] = asked
+    assert given.get("nuts_sampler", "absent") == sampler
+    told = [text for text in lines() if text.startswith("Bambi asks for")]
+    assert len(told) == (sampler != "pymc")
+    # Bambi's fit moves the intercept itself
+    centred = any(text.startswith("Bambi has centred") for text in lines())
+    assert centred == (caller == "bambino")
+
+
+def test_threads_and_a_call_that_lasts_longer(
+    model: pm.Model, monkeypatch: pytest.MonkeyPatch, asked: list[dict[str, Any]]
+) -> None:
+    inside, closed = threading.Event(), threading.Event()
+    found: list[Any] = []
+
+    def waiting(**given: Any) -> str:
+        inside.set()
+        assert closed.wait(60)
+        assert not any(replaced())
+        return "ours"
+
+    monkeypatch.setattr(sampling, "pm_sample", waiting)
+    thread = threading.Thread(target=lambda: found.append(pm.sample(model=model)))
+    with synk.pymc.everywhere():
+        thread.start()
+        assert inside.wait(60)
+    closed.set()
+    thread.join(60)
+    assert found == ["ours"]
+
+
+def test_forks_have_a_state_of_their_own() -> None:
+    """Also where another thread holds the lock."""
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with everywhere._lock.held():
+            held.set()
+            over.wait(60)
+
+    opened = synk.pymc.everywhere()
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside a thread
+        pid = os.fork()
+    if not pid:
+        ours = all(replaced())
+        opened.close()
+        os._exit(0 if ours and not any(replaced()) else 1)
+    over.set()
+    thread.join()
+    assert os.waitpid(pid, 0)[1] == 0
+    assert all(replaced())
+    opened.close()
+
+
+SCRIPT = """
+import os, sys
+assert "pymc" not in sys.modules
+from pymc import sample
+import pymc
+assert pymc.sample is sample is not sample.__wrapped__
+assert __name__ == "__main__" and sys.argv[1:] == ["a"] and __file__ == sys.argv[0]
+import beside
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["script", "module"])
+def test_a_script_that_is_not_changed(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text("print('beside')")
+    words = {
+        "script": [str(tmp_path / "program.py")],
+        "module": ["-m", "program"],
+    }[kind]
+    safe = [] if kind == "script" else ["-P"]
+    done = subprocess.run(
+        [sys.executable, *safe, "-m", "synkhronos", "run", "--pymc", *words, "a"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)} if safe else None,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert (done.stdout, done.returncode) == ("beside\n", 0), done.stderr
