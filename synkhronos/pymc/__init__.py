@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         sample_posterior_predictive as sample_posterior_predictive,
     )
     from synkhronos.pymc._after.predictive import sample_prior_predictive as sample_prior_predictive
+    from synkhronos.pymc._chains.sampler import Sampler
     from synkhronos.pymc._chains.sampling import sample
     from synkhronos.pymc._density.fast import fast
     from synkhronos.pymc._everywhere.everywhere import Everywhere, everywhere
@@ -48,6 +49,7 @@ _HOMES = {
     "Everywhere": "_everywhere.everywhere",
     "Fits": "_map.results",
     "Parallel": "_group.parallel",
+    "Sampler": "_chains.sampler",
     "advise": "_group.parallel",
     "compute_deterministics": "_after.deterministics",
     "compute_log_likelihood": "_after.densities",
@@ -67,6 +69,7 @@ __all__ = [
     "Everywhere",
     "Fits",
     "Parallel",
+    "Sampler",
     "advise",
     "compute_deterministics",
     "compute_log_likelihood",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -155,6 +156,39 @@ def test_threads_that_overlap_restore_nutpie() -> None:
     assert state() == before
 
 
+@pytest.mark.thorough  # numba compiles nutpie's C functions
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_pymc_that_compiles_for_c_itself(monkeypatch: pytest.MonkeyPatch, imported: bool) -> None:
+    """PyMC's proposed ``pymc.sampling.numba`` has nutpie's functions.
+
+    nutpie then imports them from there by their names; or it calls that module's only.
+    """
+    wanted = draws(nutpie.compile_pymc_model(model()))
+    spec = importlib.util.spec_from_file_location("pymc.sampling.numba", compile_pymc.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    of_pymc = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, of_pymc)
+    spec.loader.exec_module(of_pymc)
+    tell.cache_clear()
+    for name in _nutpie._CALLED:
+        if imported:
+            monkeypatch.setattr(compile_pymc, name, getattr(of_pymc, name))
+        else:
+            monkeypatch.delattr(compile_pymc, name)
+    if imported:
+        with compiled_soon():
+            ours = nutpie.compile_pymc_model(model())
+        assert not hasattr(ours.compiled_logp_func, "inspect_llvm")  # numba has not compiled it
+    else:
+        monkeypatch.setattr(nutpie, "compile_pymc_model", of_pymc.compile_pymc_model)
+        with pytest.warns(synk.VersionWarning, match="nutpie compiles as it is"), compiled_soon():
+            ours = nutpie.compile_pymc_model(model())
+    for name, value in draws(ours).items():
+        np.testing.assert_allclose(value, wanted[name], rtol=1e-6, err_msg=name)
+    tell.cache_clear()
+
+
 @pytest.mark.parametrize("gone", ["_make_functions", "CompiledPyMCModel"])
 def test_another_nutpie_compiles_as_it_does(monkeypatch: pytest.MonkeyPatch, gone: str) -> None:
     """One function has another name, or compiled models have other fields."""
@@ -184,7 +218,7 @@ def test_options_of_numba_are_those_of_nutpie(monkeypatch: pytest.MonkeyPatch) -
 def test_another_sampler_does_not_import_nutpie(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does a nutpie that cannot be imported stop it."""
     monkeypatch.setattr(_nutpie, "pm_sample", lambda **given: given["draws"])
-    monkeypatch.setitem(sys.modules, "nutpie.compile_pymc", None)
+    monkeypatch.setitem(sys.modules, "nutpie", None)
     assert _nutpie.sample(draws=3) == 3
     monkeypatch.setattr(_nutpie, "compiled_soon", lambda: 1 / 0)
     assert _nutpie.sample(draws=3, nuts_sampler="pymc") == 3

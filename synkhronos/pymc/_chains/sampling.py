@@ -237,6 +237,8 @@ def sample(
                 "once"
             )
         model = first
+    if kwargs.get("sampler") is not None:
+        raise InputError("sample(sampler=...): pm.sample takes a sampler; sample is one itself")
     if kwargs.get("draws", 0) is None:
         raise InputTypeError("sample(draws=None): give a number of draws, or leave it out")
     check_counts(chains=chains, cores=cores, members_per_chain=members_per_chain)

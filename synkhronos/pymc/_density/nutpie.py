@@ -9,7 +9,6 @@ Functions are compiled in the mode of groups: :mod:`synkhronos._compiling.lean`.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import logging
@@ -88,19 +87,20 @@ def _is_known() -> bool:
     """Whether nutpie can be imported and has all that is used here; a warning tells if not."""
     try:
         import_nutpie()
-        with optional_gain():
-            for name in _CALLED:
-                NUTPIE.get(name)
-            fields = {field.name for field in dataclasses.fields(NUTPIE.get("CompiledPyMCModel"))}
-            if differing := fields ^ set(_FIELDS):
-                raise NameGone(
-                    f"nutpie compiles as it is, which takes longer: of {sorted(differing)}, its "
-                    f"compiled models lack fields or have new ones. Install nutpie {NUTPIE.tried}, "
-                    "or a later version of synkhronos"
-                )
-            return True
     except Exception as exc:  # `pm.sample` says so
         log.debug("nutpie cannot be imported: %s", exc)
+        return False
+    with optional_gain():
+        for name in _CALLED:
+            NUTPIE.get(name)
+        fields = getattr(NUTPIE.get("CompiledPyMCModel"), "__dataclass_fields__", {}).keys()
+        if differing := fields ^ set(_FIELDS):
+            raise NameGone(
+                f"nutpie compiles as it is, which takes longer: of {sorted(differing)}, its "
+                f"compiled models lack fields or have new ones. Install nutpie {NUTPIE.tried}, "
+                "or a later version of synkhronos"
+            )
+        return True
     return False
 
 
