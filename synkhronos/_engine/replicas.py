@@ -220,6 +220,11 @@ class Replica:
         found = [v for v in ancestors(roots) if isinstance(v, SharedVariable)]
         return [v for v in dict.fromkeys([*found, *self.recipe.sliceables]) if v not in streams]
 
+    @functools.cached_property
+    def sources(self) -> list[SharedVariable]:
+        """All that updates depend on; a running value of a deep network depends on most of it."""
+        return list(dict.fromkeys(s for u in self.recipe.updates for s in u.sources))
+
     def repetition(
         self, variant: Variant, arguments: Sequence[object]
     ) -> Callable[[], Sequence[object]] | None:
@@ -418,6 +423,7 @@ class _Compiled:
         held = [storage[0] for storage in self._storages]
         with jax_backend.wide():
             values: list[object] = self.function(*arguments, *sliceables, *state, *held)
+        jax_backend.send_scalars(values[: self._n_outputs])
         jax_backend.ready(values)  # memory that JAX reads in place is the user's after the call
         return values if self._n_values is None else values[: self._n_values]
 

@@ -18,6 +18,7 @@ from pytensor.graph.op import Op
 import synkhronos as synk
 from synkhronos._api import auto_slices
 from synkhronos._api.request import Request
+from synkhronos._engine.variables import Registry
 
 # The mechanics of local updates; `test_warnings.py` holds what is warned of.
 pytestmark = [
@@ -326,3 +327,22 @@ def test_a_variable_of_two_groups_is_one(group2: synk.Group) -> None:
                 change()
             with other.active():
                 assert g(np.ones(2)).tolist() == [w.get_value().max()] * 2
+
+
+def test_running_values_of_a_deep_network_are_marked_in_linear_time(
+    group2: synk.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 30 running values depends on all before it, as those of normalised layers do."""
+    x, total = pt.vector("x"), pt.constant(0.0)
+    running = [pytensor.shared(float(i), name=f"running{i}") for i in range(30)]
+    news = []
+    for value in running:
+        total = total + value
+        news.append((value, total + x.sum()))
+    f = synk.function([x], x.sum(), updates=news, mode=FAST)
+    f(np.ones(4))
+    looked_up = []
+    found = Registry.of
+    monkeypatch.setattr(Registry, "of", lambda self, v: looked_up.append(v) or found(self, v))
+    f(np.ones(4))
+    assert len(running) <= len(looked_up) < 5 * len(running)

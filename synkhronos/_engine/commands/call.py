@@ -28,6 +28,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
 from synkhronos._backends.jax import brought, is_far, rounded, shared_cache, weighted
@@ -570,20 +571,25 @@ def _apply(call: Call, member: Member, replica: Replica, part: Part, answer: Ans
     if shared or _missing_shared(replica, part):
         shared = _reduce_updates(member, replica, part, dict(shared))
     new = {u.shared: v for u, v in [*answer.updates, *shared]} | dict(answer.streams)
-    differing = [u.shared for u in replica.recipe.updates if _will_differ(u, member)]
+    differing = _differing(replica, member)
     for update in replica.recipe.updates:
         member.changes.mark(member.variables.of(update.shared), update.shared in differing)
     for variable, value in new.items():
         member.changes.set(member.variables.of(variable), value)
 
 
-def _will_differ(update: Update, member: Member) -> bool:
-    """Whether an update may give the members different values."""
-    if update.everywhere:
-        return False
-    sources = [member.variables.of(s) for s in update.sources]
-    by_rows = update.by_rows and not update.alike
-    return by_rows or update.own or any(s.is_stream or member.changes.differs(s) for s in sources)
+def _differing(replica: Replica, member: Member) -> set[SharedVariable]:
+    """Variables to which the updates may give different values in the members."""
+    if member.size == 1:
+        return set()
+    sources = {s: member.variables.of(s) for s in replica.sources}
+    own = {s for s, e in sources.items() if e.is_stream or member.changes.differs(e)}
+    return {
+        u.shared
+        for u in replica.recipe.updates
+        if not u.everywhere
+        and ((u.by_rows and not u.alike) or u.own or not own.isdisjoint(u.sources))
+    }
 
 
 def _missing_shared(replica: Replica, part: Part) -> bool:

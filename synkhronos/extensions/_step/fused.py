@@ -42,6 +42,7 @@ class Fused:
         }
         new = clone_replace([v for _, v in recipe.updates], replace=list(pieces.items()))
         computed = [*(own.outputs[i] for i in call.outputs), *new]
+        self._n_outputs = len(call.outputs)
         changed = [v for v, _ in recipe.updates]
         known = {*pieces, *changed, *own.inputs}
         self._scalars = [i for i, v in enumerate(recipe.leaves) if v not in known]
@@ -98,5 +99,6 @@ class Fused:
         scalars = [leaves[i] for i in self._scalars]
         with jax_backend.wide():
             found = self._function(*arguments, *values, *self._held(), *scalars)
+        jax_backend.send_scalars(found[: self._n_outputs])
         jax_backend.ready(found)
         return found
