@@ -14,6 +14,11 @@ NUTPIE = Library(
             "nutpie.compile_pymc:CompiledPyMCModel()._coords CompiledPyMCModel()._n_dim",
             "nutpie.compile_pymc:CompiledPyMCModel()._shapes make_user_data",
         ),
+        "runs in a folder cannot be sampled": (
+            "nutpie:sample",
+            "nutpie.sample:_add_arrow_data",
+            "nutpie._lib:PyNutsSettings",
+        ),
         "models with one graph are each compiled": ("nutpie:compile_pymc_model",),
         "after the death of a member nutpie may return draws that mean nothing, without an error": (
             "nutpie.sample:_BackgroundSampler.wait _BackgroundSampler._extract",

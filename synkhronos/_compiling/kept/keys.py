@@ -90,9 +90,29 @@ def graph_key(
     ------
     Unkeyed
     """
+    return _key([machine()], inputs, outputs, more, registries)
+
+
+def portable_key(inputs: Sequence[Variable], outputs: Sequence[Variable], *more: object) -> str:
+    """As `graph_key`, and the same on another machine.
+
+    Raises
+    ------
+    Unkeyed
+    """
+    return _key([], inputs, outputs, more)
+
+
+def _key(
+    before: Sequence[object],
+    inputs: Sequence[Variable],
+    outputs: Sequence[Variable],
+    more: Sequence[object],
+    registries: Sequence[Registry] = (),
+) -> str:
     contents = _Contents(registries)
     try:
-        return contents.of((machine(), contents.graph(inputs, outputs, True), *more)).hex()
+        return contents.of((*before, contents.graph(inputs, outputs, True), *more)).hex()
     except RecursionError:
         raise Unkeyed("the graph has objects that are nested too deeply") from None
 

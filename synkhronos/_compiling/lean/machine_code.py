@@ -48,6 +48,15 @@ def linked(name: str, module: ir.Module, inner: Any) -> CFunction:
     return CFunction(address, _object_code(name, inner, library), (library, inner))
 
 
+@global_compiler_lock  # type: ignore[untyped-decorator]
+def compiled(name: str, module: ir.Module) -> CFunction:
+    """The function of this name in a module of LLVM, which calls nothing of numba."""
+    library = cpu_target.target_context.codegen().create_library(name)
+    library.add_ir_module(module)
+    library.finalize()
+    return CFunction(library.get_pointer_to_function(name), None, library)
+
+
 def _object_code(name: str, inner: Any, library: Any) -> bytes | None:
     """What `loaded` takes: the libraries, and the environments of code that calls Python."""
     if inner.library.has_dynamic_globals:

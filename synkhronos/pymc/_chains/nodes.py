@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from synkhronos._transport.processes.interpreter import lifeline, start_interpre
 from synkhronos._transport.processes.worker import signals_blocked
 from synkhronos._transport.serialization import pack_graph, unpack_graph
 from synkhronos.pymc._chains.progress import ChainProgress, ChainRecords
+from synkhronos.pymc._chains.stored_chains import StoredChains, check_shared, current, filled
 
 _LOOK_SECONDS = 0.05  # between two looks at the other nodes
 _RUNS, _FAILED = 1, 2  # counts that leaders send to the master
@@ -208,6 +209,8 @@ def sample_over_nodes(group: Group, model: Model, arguments: Mapping[str, Any]) 
         task.stop()
     found = task.wait()  # raises the error of a node that has failed
     assert own is not None
+    if (stored := current()) is not None:
+        check_shared(stored, arguments["chains"])
     return joined([own, *(found[rank] for rank in sorted(found))], model, arguments)
 
 
@@ -238,6 +241,8 @@ def _arguments_of(node: int, counts: Sequence[int], arguments: Mapping[str, Any]
     first = sum(counts[:node])
     given = {**arguments, "chains": counts[node]}
     given["compute_convergence_checks"] = False  # they need all chains
+    if (stored := current()) is not None:
+        given["folder"] = replace(stored, first=first)
     if isinstance(given.get("initvals"), Sequence):
         given["initvals"] = given["initvals"][first : first + counts[node]]
     if node:
@@ -248,6 +253,20 @@ def _arguments_of(node: int, counts: Sequence[int], arguments: Mapping[str, Any]
 def joined(packed: Sequence[bytes], model: Model, arguments: Mapping[str, Any]) -> DataTree:
     """One tree of all chains, numbered from 0, as `pm.sample` returns it."""
     trees = [unpack_graph(each) for each in packed]
+    tree = _joined(trees) if (stored := current()) is None else _of_folder(trees, stored, arguments)
+    if arguments.get("compute_convergence_checks", True) and not arguments.get("quiet"):
+        log_warnings(run_convergence_checks(tree, model))
+    return tree
+
+
+def _of_folder(
+    trees: Sequence[DataTree], stored: StoredChains, arguments: Mapping[str, Any]
+) -> DataTree:
+    draws = max(tree["posterior"].sizes["draw"] for tree in trees)
+    return filled(trees[0], stored.folder, range(arguments["chains"]), draws)
+
+
+def _joined(trees: Sequence[DataTree]) -> DataTree:
     joined = {}
     for name, node in trees[0].subtree_with_keys:
         found = node.to_dataset(inherit=False)
@@ -261,8 +280,6 @@ def joined(packed: Sequence[bytes], model: Model, arguments: Mapping[str, Any]) 
         joined[name] = found
     tree = DataTree.from_dict(joined)
     tree.attrs = dict(trees[0].attrs)
-    if arguments.get("compute_convergence_checks", True) and not arguments.get("quiet"):
-        log_warnings(run_convergence_checks(tree, model))
     return tree
 
 

@@ -1,8 +1,15 @@
-"""`sample`: one call divides the cores into chains and members, and samples."""
+"""`sample`: one call divides the cores into chains and members, and samples.
+
+A way is chosen by an estimate, and by a measurement only where it can pay. Each way calls
+`pm.sample` with the user's arguments: its errors, trees and lines stay PyMC's. A way that would not
+be faster is no error: the model is sampled as it is, and one line says why. The user's model is
+whole again at the end, whatever happens.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib import import_module
@@ -21,6 +28,7 @@ from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import cores as _cores
 from synkhronos._host.system import trouble
+from synkhronos.pymc._chains.stored_chains import StoredChains, sampling_into
 from synkhronos.pymc._density.divided import check_counts
 from synkhronos.pymc._density.estimate import gradients_in_turn
 from synkhronos.pymc._density.fast import Faster
@@ -139,6 +147,7 @@ def sample(
     mode: ModeLike = None,
     row_wise: Sequence[object] = (),
     repeated: bool = True,
+    folder: str | os.PathLike[str] | StoredChains | None = None,
     **kwargs: Any,
 ) -> Any:
     """`pm.sample` in less time: a faster gradient on each core, and several cores for a chain.
@@ -182,6 +191,10 @@ def sample(
         As for `parallel`.
     repeated : bool, optional
         As for `parallel`.
+    folder : path, optional
+        Where draws are written while they are made, so that memory does not grow with them, and the
+        same call goes on after a kill, Ctrl-C or a full disk. With more `draws`, or more `chains`,
+        it adds to what is there. See the notes.
     **kwargs
         Any other argument of `pm.sample`: draws, tune, random_seed, idata_kwargs, progressbar,
         quiet (also without our lines), nuts_sampler, nuts (settings of the sampler) and so on.
@@ -213,6 +226,12 @@ def sample(
     On several nodes (mpirun) each node samples its share of the chains, by a plan of its own. If
     there are fewer chains than nodes, the members of all nodes divide each chain's likelihood, and
     chains run one after another.
+
+    With `folder`, nutpie samples. Each chain is tuned, and then drawn in blocks of 100 draws, each
+    of which is on the disk before the next begins. Its seed follows from `random_seed`, the chain
+    and the number of the block. So a run that was interrupted has the same draws, bit by bit, as
+    one that was not; a kill loses at most the block, or the tuning, that a chain was in. The draws
+    of the result are read from the folder when they are used.
 
     Examples
     --------
@@ -249,7 +268,7 @@ def sample(
     chains = chains or max(2, cores or min(_MOST_CHAINS, there))
     asked = {"members_per_chain": members_per_chain, "mode": mode}
     asked |= {"row_wise": row_wise, "repeated": repeated}
-    with silent(bool(kwargs.get("quiet"))):
+    with silent(bool(kwargs.get("quiet"))), sampling_into(folder, model, kwargs):
         return _sample(model, dim, chains, cores, asked, kwargs)
 
 

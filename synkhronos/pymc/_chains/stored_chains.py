@@ -1,0 +1,368 @@
+"""A run in a folder: chains block after block, and the tree of all draws.
+
+A chain is a sequence of blocks: its tuning, then blocks of 100 draws. Each is sampled with a seed
+that follows from (the seed of the run, the chain, the number of the block), and starts where the
+block before ended. So what is drawn does not depend on when a run was interrupted, nor on the
+number of calls that have made it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from pymc import Model
+from xarray import Dataset, DataTree, Variable
+from xarray.core.indexing import LazilyIndexedArray
+
+from synkhronos._compiling.progress import tell
+from synkhronos._errors import InputError
+from synkhronos._libraries.nutpie import NUTPIE
+from synkhronos.pymc._chains.blocks import TEXT, Block, StoredDraws, kinds_of, length_of
+from synkhronos.pymc._chains.chain_folder import ChainFolder, opened
+from synkhronos.pymc._chains.kernel import STATISTICS, UNCONSTRAINED, Kernel
+from synkhronos.pymc._chains.progress import ChainProgress
+
+_LOOK_SECONDS = 0.1
+_WARMUP = "warmup_"
+_RUN = "synkhronos_run"  # an attribute of the posterior
+_TUNE, _OF_A_RUN = 1000, ("nuts", "var_names")  # arguments of `pm.sample`, of which a run is
+
+
+def check_shared(stored: StoredChains, chains: int) -> None:
+    """Raise an InputError if chains of other nodes are not seen here."""
+    folder = stored.folder
+    if lost := [chain for chain in range(chains) if not folder.tuning(chain).exists()]:
+        raise InputError(
+            f"folder={str(folder.path)!r}: chain {lost[0]} was sampled on another node, and is not "
+            "there: name a folder in a file system that all nodes share"
+        )
+
+
+class _Stopped(Exception):
+    """The run ends before a chain has all its draws."""
+
+
+@dataclass(frozen=True)
+class StoredChains:
+    """Chains of a run, or some of them.
+
+    Attributes
+    ----------
+    folder : ChainFolder
+    first : int
+        The number of the first chain.
+    """
+
+    folder: ChainFolder
+    first: int = 0
+
+    def sample(
+        self,
+        sample: Callable[..., Any],  # nutpie's
+        compiled: Any,
+        *,
+        draws: int,
+        tune: int,
+        chains: int,
+        cores: int,
+        seed: int,
+        save_warmup: bool,
+        progress_bar: bool,
+        progress_callback: Callable[[list[ChainProgress]], object],
+        **settings: Any,
+    ) -> DataTree:
+        """As `nutpie.sample`: sample what is missing, and return all."""
+        del seed, progress_bar  # the folder has a seed; PyMC shows the progress
+        kernel = Kernel(sample, compiled, settings)
+        numbers = range(self.first, self.first + chains)
+        sampled = [_Chain(self.folder, number, kernel, tune, draws) for number in numbers]
+        for chain in sampled:
+            tell(str(chain))
+        try:
+            _sample_all(sampled, cores, progress_callback)
+        except KeyboardInterrupt:
+            draws = max(chain.done for chain in sampled)
+            if not draws:
+                raise
+            tell(f"interrupted: {draws} draws of a chain are kept; the same call goes on with them")
+            self.folder.calls[-1]["ended"] = "interrupted"
+        else:
+            self.folder.calls[-1]["ended"] = "returned"
+        template = self._template(compiled, save_warmup)
+        attrs = kernel.attributes(draws, tune, chains, self.folder.seed[0])
+        template[STATISTICS].attrs.update(attrs)
+        return filled(template, self.folder, numbers, min(draws, max(c.done for c in sampled)))
+
+    def _template(self, compiled: Any, save_warmup: bool) -> DataTree:
+        """A tree of one draw, with all groups, dims and coordinates but those of draws."""
+        from_dict = import_module("arviz_base").from_dict
+        groups: dict[str, dict[str, np.ndarray]] = {}
+        dims = {name: list(found) for name, found in (compiled.dims or {}).items()}
+        for field, kind in kinds_of(self.folder.tuning(self.first)).items():
+            group, _, name = field.partition("/")
+            dtype = object if kind == TEXT else kind.base
+            value = np.full((1, 1, *kind.shape), None if kind == TEXT else 0, dtype)
+            groups.setdefault(group, {})[name] = value
+            if group == STATISTICS and kind.shape:
+                dims[name] = ["unconstrained_parameter"]
+        if save_warmup:
+            groups |= {f"{_WARMUP}{group}": found for group, found in groups.items()}
+        ordered = {name: groups[name] for name in sorted(groups, key=lambda n: UNCONSTRAINED in n)}
+        tree: DataTree = from_dict(
+            ordered, dims=dims, coords=dict(compiled.coords), save_warmup=True
+        )
+        return tree
+
+
+def filled(template: DataTree, folder: ChainFolder, chains: Sequence[int], draws: int) -> DataTree:
+    """The tree with the draws of a folder in place of its own, read when they are used."""
+    found = {}
+    for name, node in template.subtree_with_keys:
+        data = node.to_dataset(inherit=False)
+        if {"chain", "draw"} <= set(data.dims):
+            group = str(name)
+            is_tuning = group.startswith(_WARMUP)
+            paths = [
+                list(
+                    itertools.takewhile(
+                        length_of,
+                        [folder.tuning(chain)] if is_tuning else folder.blocks(chain, draws),
+                    )
+                )
+                for chain in chains
+            ]
+            length, block = draws, folder.block
+            if is_tuning:
+                length = block = max(length_of(path) for each in paths for path in each)
+            data = _stored(data, group.removeprefix(_WARMUP), paths, block, length)
+        found[name] = data
+    tree = DataTree.from_dict(found)
+    tree["posterior"].attrs[_RUN] = json.dumps(
+        {"folder": str(folder.path), "random_seed": folder.seed, "calls": folder.calls}
+    )
+    return tree
+
+
+def _stored(data: Dataset, group: str, paths: Any, block: int, draws: int) -> Dataset:
+    """The dataset with values that are read from files."""
+    variables = {}
+    for name, variable in data.data_vars.items():
+        kind = TEXT if variable.dtype == object else np.dtype((variable.dtype, variable.shape[2:]))
+        values = StoredDraws(paths, f"{group}/{name}", block, draws, kind)
+        variables[name] = Variable(variable.dims, LazilyIndexedArray(values), variable.attrs)
+    others = {name: found for name, found in data.coords.items() if name not in ("chain", "draw")}
+    coords = {"chain": np.arange(len(paths)), "draw": np.arange(draws)}
+    return Dataset(variables, coords, data.attrs).assign_coords(others)
+
+
+class _Chain:
+    """One chain of a run: what of it is there, and how the rest is made."""
+
+    def __init__(
+        self, folder: ChainFolder, number: int, kernel: Kernel, tune: int, draws: int
+    ) -> None:
+        self._folder, self._number, self._kernel = folder, number, kernel
+        self._tune, self._draws = tune, draws
+        self._paths = folder.blocks(number, draws)
+        self._tuning = folder.tuning(number)
+        self._is_tuned = length_of(self._tuning) == tune
+        self.missing = [i for i in range(len(self._paths)) if not self._has(i)]
+        self._began = time.monotonic()
+        self._latest = ChainProgress(self._is_tuned, self.made, tune + draws, range(0), 0, 0.0, 0)
+        self._divergences = 0
+        self.stop = threading.Event()
+
+    def __str__(self) -> str:
+        name = f"chain {self._number}"
+        if not self._is_tuned:
+            return f"{name}: begins with its tuning"
+        if not self.missing:
+            return f"{name}: all {self._draws:,} draws are there"
+        return f"{name}: goes on after {self.done:,} of {self._draws:,} draws"
+
+    @property
+    def done(self) -> int:
+        """The draws that are on the disk, without those that tune."""
+        there = len(self._paths) - len(self.missing)
+        return min(self._draws, there * self._folder.block) if self._is_tuned else 0
+
+    @property
+    def made(self) -> int:
+        """All draws that are on the disk."""
+        return self.done + self._tune * self._is_tuned
+
+    @property
+    def progress(self) -> ChainProgress:
+        """How far it is, with draws that are not on the disk yet."""
+        return self._latest
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing."""
+        return self._is_tuned and not self.missing
+
+    def _length(self, block: int) -> int:
+        return min(self._folder.block, self._draws - block * self._folder.block)
+
+    def _has(self, block: int) -> bool:
+        return length_of(self._paths[block]) >= self._length(block)
+
+    def sample(self) -> None:
+        """Sample what is missing, block after block; each is written before the next begins.
+
+        Raises
+        ------
+        OSError
+            A block cannot be written.
+        """
+        tuned = Block.read(self._tuning) if self._is_tuned else None
+        if tuned is None:
+            tuned = self._kernel.tuned(self._tune, self._seed(0), self._run)
+            self._folder.write(self._tuning, tuned)
+            self._is_tuned = True
+        state, last = tuned.state, -1
+        for block in list(self.missing):
+            if block > 0 and last != block - 1:
+                before = Block.read(self._paths[block - 1])
+                assert before is not None
+                state = before.state
+            first = self._tune + block * self._folder.block
+            place = range(first, first + self._length(block))
+            found = self._kernel.drawn(state, tuned.state, place, self._seed(block + 1), self._run)
+            self._folder.write(self._paths[block], found)
+            self.missing.remove(block)
+            self._divergences += int(found.draws[f"{STATISTICS}/diverging"].sum())
+            state, last = found.state, block
+
+    def _seed(self, number: int) -> int:
+        return self._folder.seed_of(self._number, number)
+
+    def _run(self, start: Callable[..., Any]) -> Any:
+        """The result of a sampler, unless the run stops before."""
+        sampler = start(progress_callback=self._hear)
+        while True:
+            try:
+                return sampler.wait(timeout=_LOOK_SECONDS)
+            except TimeoutError:
+                if self.stop.is_set():
+                    sampler.cancel()
+                    raise _Stopped from None
+
+    def _hear(self, chains: Sequence[Any]) -> None:
+        [chain] = chains
+        self._latest = ChainProgress(
+            started=True,
+            finished_draws=self.made + chain.finished_draws,
+            total_draws=self._tune + self._draws,
+            divergent_draws=range(self._divergences + chain.divergences),
+            latest_num_steps=chain.latest_num_steps,
+            step_size=chain.step_size,
+            runtime_ms=int(1e3 * (time.monotonic() - self._began)),
+        )
+
+
+def _sample_all(
+    chains: Sequence[_Chain], cores: int, show: Callable[[list[ChainProgress]], object]
+) -> None:
+    """Sample chains in threads, as many at a time as there are cores; an error stops all."""
+    with ThreadPoolExecutor(max(1, min(cores, len(chains)))) as pool:
+        futures = [pool.submit(chain.sample) for chain in chains if not chain.complete]
+        try:
+            left = set(futures)
+            while left:
+                done, left = wait(left, _LOOK_SECONDS, FIRST_EXCEPTION)
+                show([chain.progress for chain in chains])
+                for future in done:
+                    future.result()
+        except BaseException:
+            for chain in chains:
+                chain.stop.set()
+            for future in futures:
+                future.cancel()
+            raise
+
+
+_current: ContextVar[StoredChains | None] = ContextVar("_current", default=None)
+_lock, _inside = threading.Lock(), contextlib.ExitStack()
+_threads = [0]
+
+
+def current() -> StoredChains | None:
+    """The chains that this call samples into a folder; None without one."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def sampling_into(folder: object, model: Model, given: dict[str, Any]) -> Iterator[None]:
+    """A context in which `pm.sample` samples into a folder by nutpie, in this thread.
+
+    Parameters
+    ----------
+    folder : path, StoredChains or None
+        None: it samples as it is.
+    model : pymc.Model
+    given : dict
+        Arguments of `pm.sample`, which name nutpie afterwards.
+
+    Raises
+    ------
+    InputError
+        Another sampler is asked for, or the folder is not one of this run.
+    NameGone
+        nutpie lacks what a run needs.
+    """
+    if folder is None:
+        yield
+        return
+    if given.get("nuts_sampler") not in (None, "nutpie"):
+        raise InputError(
+            f"folder=: only nutpie goes on with a run, not nuts_sampler={given['nuts_sampler']!r}: "
+            "leave one of them out"
+        )
+    given["nuts_sampler"] = "nutpie"
+    with contextlib.ExitStack() as stack:
+        if not isinstance(folder, StoredChains):  # which a process with some of the chains gets
+            settings = {name: given.get(name) for name in _OF_A_RUN}
+            settings["tune"] = given.get("tune", _TUNE)
+            found = opened(folder, model, given.get("random_seed"), settings)
+            folder = StoredChains(stack.enter_context(found))
+        stack.enter_context(_replaced())
+        token = _current.set(folder)
+        stack.callback(_current.reset, token)
+        yield
+
+
+@contextlib.contextmanager
+def _replaced() -> Iterator[None]:
+    """A context with our `nutpie.sample`; the last thread in it restores nutpie's."""
+    with _lock:
+        if not _threads[0]:
+            by = functools.partial(_sampled, NUTPIE.get("sample"))
+            _inside.callback(NUTPIE.replace({"sample": by}))
+        _threads[0] += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _threads[0] -= 1
+            if not _threads[0]:
+                _inside.close()
+
+
+def _sampled(sample: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    chains = _current.get()
+    if chains is None:
+        return sample(*args, **kwargs)
+    return chains.sample(sample, *args, **kwargs)

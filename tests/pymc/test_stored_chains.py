@@ -1,0 +1,343 @@
+"""Runs of `sample` in a folder: what is drawn does not depend on interruptions, nor on calls."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytest
+from xarray import DataTree, Variable
+from xarray.core.indexing import LazilyIndexedArray
+
+import synkhronos as synk
+from synkhronos._errors import InputError, InputTypeError
+from synkhronos.pymc._chains import chain_folder
+from synkhronos.pymc._chains.blocks import TEXT, Block, StoredDraws, length_of
+from synkhronos.pymc._chains.chain_folder import ChainFolder, opened
+from synkhronos.pymc._chains.stored_chains import StoredChains
+from synkhronos.pymc._density.nutpie import compiled_soon
+
+nutpie = pytest.importorskip("nutpie")
+
+TUNE = 60
+# of `pm.sample`
+PLAIN: dict[str, Any] = {"tune": TUNE, "chains": 2, "cores": 2, "random_seed": 4, "quiet": True}
+PLAIN |= {"compute_convergence_checks": False, "backend": "numba", "progressbar": False}
+
+
+def normal(observed: float = 1.0, name: str = "a") -> pm.Model:
+    with pm.Model(coords={"part": ["x", "y", "z"]}) as model:
+        a = pm.Normal(name, 0, [1, 10, 0.1], dims="part")
+        scale = pm.HalfNormal("scale")
+        pm.Deterministic("sum", a.sum() * scale)
+        pm.Normal("seen", a[0], scale, observed=np.full(8, observed))
+    return model
+
+
+@pytest.fixture(scope="module")
+def model() -> pm.Model:
+    return normal()
+
+
+@pytest.fixture(scope="module")
+def compiled(model: pm.Model) -> Any:
+    with compiled_soon():
+        return nutpie.compile_pymc_model(model, backend="numba")
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_folder, "BLOCK", 20)
+    monkeypatch.setattr(chain_folder, "_model_key", _key)
+
+
+_key = functools.cache(chain_folder._model_key)
+
+
+@pytest.fixture
+def sampled(model: pm.Model, compiled: Any) -> Callable[..., DataTree]:
+    """Samples into a folder as `synk.pymc.sample` does, with a model that is compiled."""
+
+    def sample(
+        place: Path, draws: int = 50, chains: int = 2, cores: int = 2, **settings: Any
+    ) -> DataTree:
+        with opened(place, model, 4, {}) as folder:
+            return StoredChains(folder).sample(
+                nutpie.sample,
+                compiled,
+                draws=draws,
+                tune=TUNE,
+                chains=chains,
+                cores=cores,
+                seed=0,
+                save_warmup=True,
+                progress_bar=False,
+                progress_callback=list,
+                **settings,
+            )
+
+    return sample
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.npy"))
+    }
+
+
+@pytest.fixture
+def stopping(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, BaseException], None]:
+    """Let the write of a block fail, counted from now on; the earlier ones are made."""
+    write, left = ChainFolder.write, [10**6, RuntimeError()]
+
+    def failing(self: ChainFolder, path: Path, block: Block) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise left[1]
+        write(self, path, block)
+
+    def stop(after: int, by: BaseException) -> None:
+        left[:] = after, by
+
+    monkeypatch.setattr(ChainFolder, "write", failing)
+    return stop
+
+
+class Lost(Exception):
+    """Stands for the end of a process."""
+
+
+def test_an_interrupted_run_has_the_bits_of_one_that_was_not(
+    sampled: Any, tmp_path: Path, stopping: Any
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    expected = sampled(whole)
+    assert len(files_of(whole)) == 2 * (1 + 3)
+    counts = []
+    for after in (0, 1, 2, 1, 0, 2, 1, 1):
+        stopping(after, Lost())
+        try:
+            found = sampled(parts)
+            break
+        except Lost:
+            counts.append(len(files_of(parts)))
+    else:
+        raise AssertionError("it never ends")
+    assert counts[0] == 0
+    assert len(set(counts)) > 3
+    assert files_of(parts) == files_of(whole)
+    for group in ("posterior", "sample_stats"):
+        assert found[group].to_dataset().equals(expected[group].to_dataset())
+    calls = json.loads(found.posterior.attrs["synkhronos_run"])["calls"]
+    assert [call["ended"] for call in calls] == [*["Lost"] * len(counts), "returned"]
+    assert calls[0]["found"] == {}
+    assert calls[-1]["found"].keys() == {"chain-0", "chain-1"}
+
+
+def test_more_draws_and_more_chains_are_added_to_a_run(sampled: Any, tmp_path: Path) -> None:
+    few, many = tmp_path / "few", tmp_path / "many"
+    first = sampled(few, draws=30, chains=1)
+    before = files_of(few)
+    grown = sampled(few, draws=50)
+    sampled(many)
+    assert files_of(few) == files_of(many)
+    assert before.keys() < files_of(few).keys()
+    np.testing.assert_array_equal(first.posterior["a"], grown.posterior["a"][:1, :30])
+    fewer = sampled(few, draws=30)
+    np.testing.assert_array_equal(fewer.posterior["a"], grown.posterior["a"][:, :30])
+    assert files_of(few) == files_of(many)
+
+
+@pytest.fixture
+def compiled_once(monkeypatch: pytest.MonkeyPatch, compiled: Any) -> None:
+    monkeypatch.setattr(nutpie, "compile_pymc_model", lambda model, **given: compiled)
+
+
+@pytest.mark.usefixtures("compiled_once")
+def test_a_tree_is_that_of_pymc(model: pm.Model, tmp_path: Path) -> None:
+    given = {**PLAIN, "discard_tuned_samples": False, "nuts": {"store_divergences": True}}
+    given["idata_kwargs"] = {"include_transformed": True}
+    ours = synk.pymc.sample(50, model=model, folder=tmp_path, **given)
+    theirs = pm.sample(50, model=model, **given)
+    pairs = list(zip(theirs.subtree_with_keys, ours.subtree_with_keys, strict=True))
+    assert len(pairs) == 9
+    for (name, other), (same, tree) in pairs:
+        assert same == name
+        a, b = other.to_dataset(inherit=False), tree.to_dataset(inherit=False)
+        assert list(a.data_vars) == list(b.data_vars)
+        assert list(a.coords) == list(b.coords)
+        for variable in a.data_vars:
+            assert (a[variable].dims, a[variable].dtype) == (b[variable].dims, b[variable].dtype)
+        for coordinate in a.coords:
+            assert a.coords[coordinate].equals(b.coords[coordinate])
+        assert a.attrs.keys() == b.attrs.keys() - {"synkhronos_run"}
+    stats = ours.sample_stats
+    assert not stats["tuning"].any()
+    assert ours.warmup_sample_stats["tuning"].all()
+    step = ours.warmup_sample_stats["step_size_bar"].values[:, -1:]
+    np.testing.assert_array_equal(stats["step_size_bar"], np.broadcast_to(step, (2, 50)))
+    update = ours.warmup_sample_stats["transformation_index"].values[:, -1:]
+    np.testing.assert_array_equal(stats["transformation_index"], np.broadcast_to(update, (2, 50)))
+    diverging = ours.warmup_sample_stats["diverging"].values
+    assert diverging.any()
+    texts = ours.warmup_sample_stats["divergence_message"].values
+    np.testing.assert_array_equal(diverging, [[t is not None for t in row] for row in texts])
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"observed": 2.0}, r"other data \(seen\)"),
+        ({"name": "b"}, "another model"),
+        ({"tune": 61}, "tune=60, and now tune=61"),
+        ({"random_seed": 5}, r"random_seed=\[4\], and now \[5\]"),
+        ({"nuts": {"target_accept": 0.9}}, "nuts=None, and now"),
+    ],
+)
+def test_a_folder_of_another_run_is_refused_by_name(
+    model: pm.Model, tmp_path: Path, other: dict[str, Any], words: str
+) -> None:
+    begin(model, tmp_path)
+    made = {name: other.pop(name) for name in ("observed", "name") if name in other}
+    before = tree_of(tmp_path)
+    with pytest.raises(InputError, match=words):
+        begin(normal(**made) if made else model, tmp_path, **other)
+    assert tree_of(tmp_path) == before
+
+
+def begin(model: pm.Model, folder: Path, **given: Any) -> None:
+    asked = {"tune": 60, "random_seed": 4, "nuts": None, **given}
+    seed = asked.pop("random_seed")
+    with opened(folder, model, seed, asked):
+        pass
+
+
+def tree_of(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_a_stranger_s_folder_is_refused(model: pm.Model, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match=r"something else, such as 'thesis\.tex'"):
+        begin(model, tmp_path)
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(InputError, match=r"run\.json is damaged"):
+        begin(model, tmp_path)
+    file = tmp_path / "thesis.tex"
+    with pytest.raises(InputError, match="exists"):
+        begin(model, file)
+    with pytest.raises(InputTypeError, match="give a path"):
+        begin(model, 3)  # type: ignore[arg-type]
+
+
+def test_a_second_process_is_refused(model: pm.Model, tmp_path: Path) -> None:
+    with opened(tmp_path, model, 4, {}), pytest.raises(InputError, match="another process"):
+        begin(model, tmp_path)  # a lock of the same process counts too
+    with pytest.raises(InputError, match="tune=None, and now tune=60"):
+        begin(model, tmp_path)
+
+
+@pytest.mark.usefixtures("compiled_once")
+def test_only_nutpie_goes_on(model: pm.Model, tmp_path: Path, sampled: Any) -> None:
+    with pytest.raises(InputError, match="only nutpie goes on"):
+        synk.pymc.sample(5, model=model, folder=tmp_path, nuts_sampler="pymc")
+    with pytest.raises(InputError, match="diag, draw_diag, low_rank by NUTS"):
+        sampled(tmp_path, adaptation="flow")
+    with pytest.raises(InputTypeError, match="give an integer"):
+        begin(model, tmp_path, random_seed=-1)
+
+
+def test_a_seed_that_was_not_given_is_kept(model: pm.Model, tmp_path: Path) -> None:
+    found = []
+    for seed in (None, None):
+        with opened(tmp_path, model, seed, {}) as folder:
+            found.append(folder.seed)
+    assert found[0] == found[1]
+    with opened(tmp_path, model, found[0][0], {}) as folder:
+        assert folder.seed_of(0, 1) == folder.seed_of(0, 1)
+        assert len({folder.seed_of(c, n) for c in range(9) for n in range(9)}) == 81
+
+
+def test_a_full_disk_ends_the_call_and_the_next_goes_on(
+    sampled: Any, tmp_path: Path, stopping: Any
+) -> None:
+    stopping(3, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    with pytest.raises(InputError, match=r"No space left on device.*the same call goes on"):
+        sampled(tmp_path)
+    before = files_of(tmp_path)
+    assert len(before) == 3
+    stopping(100, Lost())
+    sampled(tmp_path)
+    assert before.items() <= files_of(tmp_path).items()
+
+
+def test_an_interrupt_returns_the_draws_so_far(sampled: Any, tmp_path: Path, stopping: Any) -> None:
+    stopping(0, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        sampled(tmp_path)
+    stopping(5, KeyboardInterrupt())
+    found = sampled(tmp_path, cores=1)
+    assert found.posterior["a"].shape == (2, 50, 3)
+    assert np.isfinite(found.posterior["a"].values[0]).all()
+    assert np.isnan(found.posterior["a"].values[1]).all()
+    calls = json.loads(found.posterior.attrs["synkhronos_run"])["calls"]
+    assert [call["ended"] for call in calls] == ["KeyboardInterrupt", "interrupted"]
+
+
+def test_a_damaged_block_is_sampled_again(sampled: Any, tmp_path: Path) -> None:
+    sampled(tmp_path, chains=1)
+    before = files_of(tmp_path)
+    paths = sorted(tmp_path.rglob("draws-*.npy"))
+    paths[0].write_bytes(b"nothing")
+    paths[1].write_bytes(paths[1].read_bytes()[:-900])
+    assert [length_of(path) for path in paths[:2]] == [0, 0]
+    (tmp_path / "chain-0" / ".0123456789abcdef.new").write_bytes(b"half")
+    sampled(tmp_path, chains=1)
+    assert files_of(tmp_path) == before
+    assert not list(tmp_path.rglob(".*.new"))
+
+
+def records(count: int, start: int) -> Block:
+    kinds = [("posterior/x", "f8", (2, 3)), ("posterior/\u03bb", "i8", ()), ("s/text", TEXT, ())]
+    draws = np.zeros(count, kinds)
+    draws["posterior/x"] = np.arange(6 * count).reshape(count, 2, 3) + start
+    draws["posterior/\u03bb"] = np.arange(count) + start
+    return Block(draws, {"step": np.array(0.5)}, {"s/text": {0: f"from {start}"}})
+
+
+def test_stored_draws_are_indexed_as_arrays(tmp_path: Path) -> None:
+    paths = [[tmp_path / f"{c} {b}" for b in range(3 - c)] for c in range(2)]
+    whole = np.full((2, 11, 2, 3), np.nan)
+    for c, chain in enumerate(paths):
+        for b, path in enumerate(chain):
+            count = 4 if b < 2 else 3
+            records(count, 100 * c + 10 * b).write(path)
+            whole[c, 4 * b : 4 * b + count] = records(count, 100 * c + 10 * b).draws["posterior/x"]
+    found = Variable(
+        ("chain", "draw", "i", "j"),
+        LazilyIndexedArray(StoredDraws(paths, "posterior/x", 4, 11, np.dtype(("f8", (2, 3))))),
+    )
+    plain = Variable(found.dims, whole)
+    keys: list[dict[str, Any]] = [
+        *({}, {"draw": 5}, {"draw": -1, "chain": 1}, {"draw": slice(None, None, -3)}),
+        *({"draw": [9, 2, 2], "j": [0, 2]}, {"i": 1, "draw": slice(2, 7)}, {"chain": [1], "j": 0}),
+        {"draw": np.arange(11) > 6, "i": slice(1, None)},
+    ]
+    for key in keys:
+        np.testing.assert_array_equal(found.isel(key).values, plain.isel(key).values, str(key))
+    texts = StoredDraws(paths, "s/text", 4, 11, TEXT)
+    assert Variable(("c", "d"), LazilyIndexedArray(texts)).values[1].tolist() == [
+        *("from 100", None, None, None, "from 110", None, None, None, None, None, None)
+    ]
+    again = Block.read(paths[0][0])
+    assert again is not None
+    assert again.state["step"].shape == ()
+    assert again.texts == {"s/text": {0: "from 0"}}
