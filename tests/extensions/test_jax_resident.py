@@ -317,6 +317,7 @@ def test_other_modes_stay_on_the_cores(gpu_pair: synk.Group) -> None:
     compare(lambda net: {"rule": updates.adam, "learning_rate": 0.01}, steps=3)
 
 
+@pytest.mark.filterwarnings("ignore::synkhronos.LocalUpdateWarning")
 @pytest.mark.parametrize("kind", [*thorough("mean + L2"), "masked mean"])
 def test_one_program_for_a_group_of_one(start: Start, kind: str) -> None:
     """Gradients and update are one; other lengths, shared scalars and 0-d inputs of the rule."""
@@ -324,6 +325,9 @@ def test_one_program_for_a_group_of_one(start: Start, kind: str) -> None:
     rate, found = pytensor.shared(0.1, name="rate"), []
     for mode in ("JAX", "FAST_COMPILE"):  # there the update is computed on the host
         net, beta = Net(), pt.dscalar("beta")
+        mean, count = pytensor.shared(np.zeros(5), name="mean"), pytensor.shared(0, name="count")
+        changes = [(mean, 0.9 * mean + net.x.mean(axis=0), "avg", "all")]
+        changes.append((count, count + net.x.shape[0]))
         train = make_train_function(
             loss_of(net, kind),
             net.params,
@@ -334,6 +338,7 @@ def test_one_program_for_a_group_of_one(start: Start, kind: str) -> None:
             beta,
             outputs=[net.hits.sum()],
             bcast_inputs=[beta],
+            updates=changes,
             mode=mode,
         )
         values = []
@@ -341,7 +346,11 @@ def test_one_program_for_a_group_of_one(start: Start, kind: str) -> None:
             rate.set_value(0.1 / (1 + n))
             x, y = net.data(rows)
             values += train(x, y, 0.5 + 0.1 * n)
-        found.append([*values, *net.values(), *[v.get_value() for v in train.state]])
+            if n == 3:
+                mean.set_value(mean.get_value() + 1)
+        kept = [v.get_value() for v in (mean, count, *train.state)]
+        assert kept[1] == 12 + 12 + 5 + 7 + 12 + 5
+        found.append([*values, *net.values(), *kept])
         is_one = mode == "JAX"
         assert bool(getattr(train._planned.kept, "fused", None)) == is_one
     for a, b in zip(*found, strict=True):

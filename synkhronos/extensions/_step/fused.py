@@ -41,8 +41,9 @@ class Fused:
             place: place.type.filter_variable(value, allow_convert=True) for place, value in whole
         }
         new = clone_replace([v for _, v in recipe.updates], replace=list(pieces.items()))
-        computed = [*(own.outputs[i] for i in call.outputs), *new]
-        self._n_outputs = len(call.outputs)
+        outputs = [own.outputs[i] for i in call.outputs]
+        computed = [*outputs, *(u.new for u in own.updates), *new]
+        self._n_outputs = len(outputs)
         changed = [v for v, _ in recipe.updates]
         known = {*pieces, *changed, *own.inputs}
         self._scalars = [i for i, v in enumerate(recipe.leaves) if v not in known]
@@ -71,7 +72,7 @@ class Fused:
     def serves(call: Call, member: Member) -> bool:
         """Whether a step of this call can be one program."""
         recipe = member.replicas[call.function].recipe
-        apart = call.sliced or recipe.updates or recipe.streams or recipe.sliceables
+        apart = call.sliced or recipe.streams or recipe.sliceables
         return member.size == 1 and not apart
 
     def prepare(self, member: Member, arguments: Sequence[Any], entries: Sequence[Entry]) -> None:
@@ -95,7 +96,7 @@ class Fused:
     def __call__(
         self, arguments: Sequence[object], values: Sequence[object], leaves: Sequence[np.ndarray]
     ) -> Any:
-        """Compute outputs, then new values, which take over the memory of `values`."""
+        """Compute outputs, the function's own updates, and new values in the memory of `values`."""
         scalars = [leaves[i] for i in self._scalars]
         with jax_backend.wide():
             found = self._function(*arguments, *values, *self._held(), *scalars)

@@ -244,9 +244,12 @@ class ResidentStep(Step):
         with member.uninterrupted():
             update.fused.prepare(member, part.arguments, update.entries)
             n = len(self.call.outputs)
+            changed = member.replicas[self.call.function].recipe.updates  # such as running means
             with update.writing(member), update.taken() as values:
                 found = update.fused(part.arguments, values, update.leaves)
-                update.keep(found[n:])
+                update.keep(found[n + len(changed) :])
+            for u, value in zip(changed, found[n:], strict=False):
+                member.changes.set(member.variables.of(u.shared), value)
             for entry in update.entries:
                 entry.seen = entry.storage[0]
             member.changes.in_place = ()
