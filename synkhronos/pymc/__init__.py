@@ -8,6 +8,7 @@ Each room imports only itself and the rooms before it.
 ``_density``     `fast`: the likelihood as a faster graph, proved; it knows no group
 ``_kept``        models that this machine has compiled before start at once
 ``_group``       `parallel`, `divide`, `advise`: members compute the likelihood of their rows
+``_diverged``    which variables the divergences of a run come with, and what to try
 ``_chains``      `sample`: chains in threads, in processes with members, and on several nodes
 ``_after``       what follows sampling: predictive draws, log-densities, deterministics, `loo`
 ``_everywhere``  `everywhere`: PyMC's functions are ours, for code that calls PyMC
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from synkhronos.pymc._chains.sampler import Sampler
     from synkhronos.pymc._chains.sampling import sample
     from synkhronos.pymc._density.fast import fast
+    from synkhronos.pymc._diverged.explanation import Divergences, explain_divergences
     from synkhronos.pymc._everywhere.everywhere import Everywhere, everywhere
     from synkhronos.pymc._group.advice import Advice
     from synkhronos.pymc._group.parallel import Parallel, advise, divide, parallel
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Advice": "_group.advice",
+    "Divergences": "_diverged.explanation",
     "Everywhere": "_everywhere.everywhere",
     "Fits": "_map.results",
     "Parallel": "_group.parallel",
@@ -56,6 +59,7 @@ _HOMES = {
     "compute_log_prior": "_after.densities",
     "divide": "_group.parallel",
     "everywhere": "_everywhere.everywhere",
+    "explain_divergences": "_diverged.explanation",
     "fast": "_density.fast",
     "loo": "_after.loo",
     "map": "_map.mapped",
@@ -66,6 +70,7 @@ _HOMES = {
 }
 __all__ = [
     "Advice",
+    "Divergences",
     "Everywhere",
     "Fits",
     "Parallel",
@@ -76,6 +81,7 @@ __all__ = [
     "compute_log_prior",
     "divide",
     "everywhere",
+    "explain_divergences",
     "fast",
     "loo",
     "map",

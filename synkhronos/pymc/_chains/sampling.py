@@ -35,6 +35,7 @@ from synkhronos.pymc._density.fast import Faster
 from synkhronos.pymc._density.likelihood import mode_of
 from synkhronos.pymc._density.nutpie import sample as pm_sample
 from synkhronos.pymc._density.step_methods import chosen_by
+from synkhronos.pymc._diverged.explanation import tell_of_divergences
 from synkhronos.pymc._kept.estimate import Estimate
 from synkhronos.pymc._kept.models import KeptModel, kept_model, leading
 from synkhronos.pymc._reading.bambi import tell_of_own_fit
@@ -269,7 +270,10 @@ def sample(
     asked = {"members_per_chain": members_per_chain, "mode": mode}
     asked |= {"row_wise": row_wise, "repeated": repeated}
     with silent(bool(kwargs.get("quiet"))), sampling_into(folder, model, kwargs):
-        return _sample(model, dim, chains, cores, asked, kwargs)
+        found = _sample(model, dim, chains, cores, asked, kwargs)
+        if kwargs.get("compute_convergence_checks", True):
+            tell_of_divergences(found, model)
+        return found
 
 
 def _model_of(model: object) -> Model:
