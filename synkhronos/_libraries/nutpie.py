@@ -20,6 +20,7 @@ NUTPIE = Library(
             "nutpie._lib:PyNutsSettings",
         ),
         "models with one graph are each compiled": ("nutpie:compile_pymc_model",),
+        "the metric is nutpie's diag, unless it is named": ("nutpie:sample",),
         "after the death of a member nutpie may return draws that mean nothing, without an error": (
             "nutpie.sample:_BackgroundSampler.wait _BackgroundSampler._extract",
             "nutpie.sample:_BackgroundSampler()._compiled_model _BackgroundSampler()._sampler",

@@ -53,7 +53,9 @@ class Sampling(Parallel):
         self._reading = reading  # of this model, as `sample` has read them
         self._cores = cores
         self._sampler = sampler
-        self._given = {name: given[name] for name in ("dim", "mode", "row_wise", "repeated")}
+        own = ("dim", "mode", "row_wise", "repeated", "adaptation")
+        self._given = {name: given[name] for name in own}
+        del given["adaptation"]  # it is of sampling, not of the division
         self.slower = ""  # why the model was not divided after its measurement; else empty
         self._several_nodes = launch() is not None
         self._asked: int | None = given["members_per_chain"]

@@ -12,6 +12,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import astuple
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -29,10 +30,12 @@ from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import cores as _cores
 from synkhronos._host.system import trouble
 from synkhronos.pymc._chains.stored_chains import StoredChains, sampling_into
+from synkhronos.pymc._density.adaptation import AUTO, Auto, adapted, check_adaptation
 from synkhronos.pymc._density.divided import check_counts
 from synkhronos.pymc._density.estimate import gradients_in_turn
 from synkhronos.pymc._density.fast import Faster
 from synkhronos.pymc._density.likelihood import mode_of
+from synkhronos.pymc._density.metric import Choice
 from synkhronos.pymc._density.nutpie import sample as pm_sample
 from synkhronos.pymc._density.step_methods import chosen_by
 from synkhronos.pymc._diverged.explanation import tell_of_divergences
@@ -149,6 +152,7 @@ def sample(
     row_wise: Sequence[object] = (),
     repeated: bool = True,
     folder: str | os.PathLike[str] | StoredChains | None = None,
+    adaptation: str | None = None,
     **kwargs: Any,
 ) -> Any:
     """`pm.sample` in less time: a faster gradient on each core, and several cores for a chain.
@@ -196,6 +200,10 @@ def sample(
         Where draws are written while they are made, so that memory does not grow with them, and the
         same call goes on after a kill, Ctrl-C or a full disk. With more `draws`, or more `chains`,
         it adds to what is there. See the notes.
+    adaptation : {"auto", "diag", "draw_diag", "low_rank"}, optional
+        The metric that nutpie learns; ``nuts={"adaptation": ...}`` names it too. "auto" chooses
+        "diag" or "low_rank" by a short warm-up, and a line says which and why. Other samplers have
+        metrics of their own, which "auto" leaves. Default: that of nutpie, "diag".
     **kwargs
         Any other argument of `pm.sample`: draws, tune, random_seed, idata_kwargs, progressbar,
         quiet (also without our lines), nuts_sampler, nuts (settings of the sampler) and so on.
@@ -262,13 +270,14 @@ def sample(
     if kwargs.get("draws", 0) is None:
         raise InputTypeError("sample(draws=None): give a number of draws, or leave it out")
     check_counts(chains=chains, cores=cores, members_per_chain=members_per_chain)
+    adaptation = check_adaptation(adaptation, kwargs)
     model = _model_of(model)
     refuse_divided(model)
     tell_of_own_fit(model)
     there = len(_cores.available())
     chains = chains or max(2, cores or min(_MOST_CHAINS, there))
     asked = {"members_per_chain": members_per_chain, "mode": mode}
-    asked |= {"row_wise": row_wise, "repeated": repeated}
+    asked |= {"row_wise": row_wise, "repeated": repeated, "adaptation": adaptation}
     with silent(bool(kwargs.get("quiet"))), sampling_into(folder, model, kwargs):
         found = _sample(model, dim, chains, cores, asked, kwargs)
         if kwargs.get("compute_convergence_checks", True):
@@ -314,17 +323,52 @@ def _by_a_way(
     there = len(_cores.available())
     few = f" ({cores} cores were asked for, {there} are there)" if there < (cores or 0) else ""
     cores = min(cores or there, there)
+    metric, seconds = asked["adaptation"], 0.0
+    if metric not in (None, AUTO):
+        given = _with_metric(metric, model, given, kept)
     try:
-        way, of_way = way_of(model, dim, chains, cores, asked, given, kept)
+        estimate = _estimate(model, dim, asked, given, kept)
+        seconds = estimate.seconds
+        way, of_way = way_of(model, estimate, dim, chains, cores, asked, given, kept)
     except InputError as exc:
         if dim is not None:
             raise
         tell(f"the model is sampled plainly{few}: {' '.join(str(exc).split())}")
         as_it_is = {"model": model, "chains": chains, "cores": min(chains, cores)}
-        return pm_sample(**{**as_it_is, **given})
-    with way:
+        with adapted(_auto(metric, seconds, kept)):
+            return pm_sample(**{**as_it_is, **given})
+    with way, adapted(_auto(metric, seconds, kept)):
         tell(f"{way.plan}{few}")
         return way.sample(**of_way)
+
+
+def _with_metric(
+    metric: str, model: Model, given: Mapping[str, Any], kept: KeptModel | None
+) -> dict[str, Any]:
+    """The arguments with a metric that is named; InputError if nutpie does not sample."""
+    by_nuts = functools.partial(kept.by_nuts, lambda: _all_by_nuts(model)) if kept else None
+    if (sampler := sampler_of(model, given, by_nuts)) != "nutpie":
+        raise InputError(
+            f'adaptation="{metric}" is a metric of nutpie, and "{sampler}" samples this model with '
+            "these arguments: leave it out"
+        )
+    return {**given, "nuts": {**(given.get("nuts") or {}), "adaptation": metric}}
+
+
+def _auto(metric: str | None, seconds: float, kept: KeptModel | None) -> Auto | None:
+    """The choice that is to be made; `seconds` are those of the rows of a gradient."""
+    if metric != AUTO:
+        return None
+    return Auto(seconds, *([functools.partial(_remembered, kept)] if kept else []))
+
+
+def _remembered(kept: KeptModel, key: Sequence[object], find: Callable[[], Choice]) -> Choice:
+    """The choice for the model with its data, which is made once on a machine."""
+    if (known := kept.recall("metric", *key)) is not None:
+        return Choice(*known)
+    found = find()
+    kept.note(astuple(found), "metric", *key)
+    return found
 
 
 def _is_launched() -> bool:
@@ -357,8 +401,33 @@ def frozen_first(
     return copied(model, frozen=True), found
 
 
+def _estimate(
+    model: Model,
+    dim: str | None,
+    asked: Mapping[str, Any],
+    given: Mapping[str, Any],
+    kept: KeptModel | None,
+) -> Estimate:
+    """The rows of the model, and the seconds of its gradient.
+
+    Raises
+    ------
+    InputError
+        Only `pm.sample` as it is can sample the model, with the reason.
+    """
+    if model.parent is not None:
+        raise InputError("it is nested in another model, and `pm.sample` samples it alone")
+    if _made_for_all(model, given.get("step")):
+        raise InputError(
+            "its step methods have compiled its log-density already; make the model faster first "
+            "(synk.pymc.fast), and the step methods of that one"
+        )
+    return Estimate(model, dim, Declared.of(model, asked["row_wise"]), kept)
+
+
 def way_of(
     model: Model,
+    estimate: Estimate,
     dim: str | None,
     chains: int,
     cores: int,
@@ -373,15 +442,6 @@ def way_of(
     InputError
         `pm.sample` as it is takes no longer, with the reason.
     """
-    if model.parent is not None:
-        raise InputError("it is nested in another model, and `pm.sample` samples it alone")
-    if _made_for_all(model, given.get("step")):
-        raise InputError(
-            "its step methods have compiled its log-density already; make the model faster first "
-            "(synk.pymc.fast), and the step methods of that one"
-        )
-    declared = Declared.of(model, asked["row_wise"])
-    estimate = Estimate(model, dim, declared, kept)
     seconds = gradients_in_turn(chains, cores, given) * estimate.seconds
     named = asked["members_per_chain"] is not None
     if not named and seconds < _CHEAP_SECONDS:
@@ -395,7 +455,7 @@ def way_of(
     )
     sampled, given = frozen_first(model, sampler, given)
     if sampled is not model:
-        kept, estimate = None, Estimate(sampled, dim, declared)
+        kept, estimate = None, Estimate(sampled, dim, Declared.of(model, asked["row_wise"]))
     if not trouble():
         long = chains < cores and seconds >= _LONG_SECONDS
         if named or long or sampler in JAX_SAMPLERS or _is_launched():

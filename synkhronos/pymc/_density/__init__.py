@@ -16,6 +16,8 @@ Each room imports only itself and the rooms before it.
 ``fast``          `fast`: a copy of a model with a faster log-density
 ``estimate``      the seconds of a gradient, from its graph
 ``step_methods``  which step methods `pm.sample` takes, from one graph of the log-density
+``metric``        which metric samples a model in less time, from a short warm-up
+``adaptation``    the choice of the metric where `pm.sample` calls nutpie
 ``late_arviz``    nutpie imported without ArviZ
 ``nutpie``        nutpie's functions, compiled in less time
 ================  ==================================================================================

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pymc as pm
 from pymc.sampling import sample as pm_sample
 
 from synkhronos._errors import InputError
+from synkhronos.pymc._density.adaptation import AUTO, Auto, adapted, check_adaptation
 
 
 class Sampled:
     """Fits an item; calls may share compiled models."""
 
     def __init__(
-        self, fit: Callable[..., object], arguments: Mapping[str, object], members: int
+        self, fit: Callable[..., object], arguments: Mapping[str, Any], members: int
     ) -> None:
         self._fit = fit
-        self._arguments = {
+        self._arguments: dict[str, Any] = {
             "cores": members,
             "progressbar": False,
             "quiet": True,
             "compute_convergence_checks": False,
             **arguments,
         }
+        metric = check_adaptation(self._arguments.pop("adaptation", None), self._arguments)
+        self._auto = Auto() if metric == AUTO else None
+        if metric not in (None, AUTO):
+            self._arguments["nuts"] = {**self._arguments.get("nuts", {}), "adaptation": metric}
         self._takes_seed = takes_seed(fit)
 
     def __call__(self, item: object, seed: np.random.SeedSequence) -> object:
@@ -39,7 +45,8 @@ class Sampled:
         if data:
             with model:
                 pm.set_data(dict(data))
-        return pm_sample(model=model, random_seed=word, **self._arguments)
+        with adapted(self._auto):
+            return pm_sample(model=model, random_seed=word, **self._arguments)
 
 
 def takes_seed(fit: Callable[..., object]) -> bool:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytensor
@@ -19,6 +20,7 @@ from synkhronos._transport.processes.interpreter import lifeline
 from synkhronos._transport.processes.slots import in_memory
 from synkhronos._transport.serialization import pack_graph
 from synkhronos.pymc._after.bar import Bar
+from synkhronos.pymc._density.adaptation import check_adaptation
 from synkhronos.pymc._map.digests import digest_of
 from synkhronos.pymc._map.names import named
 from synkhronos.pymc._map.parent import Fleet, Item, Settings
@@ -38,7 +40,7 @@ def map(
     limit: float | None = None,
     log_dir: str | os.PathLike[str] | None = None,
     progressbar: bool = True,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> Fits:
     """Fit many models, or one model to many data sets, on all cores.
 
@@ -69,7 +71,8 @@ def map(
         A folder for what the processes print, in files ``slot-N.log``. Default: they print here.
     progressbar : bool
     **kwargs
-        Arguments of `pm.sample`: draws, tune, chains, nuts_sampler, target_accept and so on.
+        Arguments of `pm.sample`: draws, tune, chains, nuts_sampler, target_accept and so on; and
+        adaptation, as for `sample`.
 
     Returns
     -------
@@ -114,6 +117,7 @@ def map(
     for name in ("model", "random_seed"):
         if name in kwargs:
             raise InputError(f"map: {name}= is not for all items: fit returns a model for each")
+    check_adaptation(kwargs.get("adaptation"), kwargs)
     there = available()
     cores = min(or_none(check_integer, "map: cores", cores, 1) or len(there), len(there))
     members = check_integer("map: members", members, 1)

@@ -1,0 +1,154 @@
+"""The argument `adaptation` of sampling: its check, and the short warm-up that chooses for "auto".
+
+`pm.sample` calls ``nutpie.sample`` deep inside. In `adapted` this chooses first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from synkhronos._checks import shown
+from synkhronos._compiling.progress import tell
+from synkhronos._errors import InputError
+from synkhronos.pymc._density.estimate import DRAWS, TUNE
+from synkhronos.pymc._density.metric import (
+    CHAINS,
+    DIAG,
+    LOW_RANK,
+    RULE,
+    Choice,
+    Warmup,
+    choice,
+    draws_of_warmup,
+    without_warmup,
+)
+
+log = logging.getLogger("synkhronos")
+
+AUTO = "auto"
+ADAPTATIONS = (AUTO, DIAG, "draw_diag", LOW_RANK)
+_OF_LOW_RANK = {"mass_matrix_eigval_cutoff", "mass_matrix_gamma"}
+# nutpie's older arguments that name a metric, and one that names another sampler
+_OLD_NAMES = {"low_rank_modified_mass_matrix", "transform_adapt", "use_grad_based_mass_matrix"}
+_OLD_NAMES |= {"sampler"}
+_SEED = 1  # of the short warm-up: the choice is that of the model, whatever the seed of draws is
+_DEPTH = 5  # of its trees
+
+_asked: ContextVar[Auto | None] = ContextVar("_asked", default=None)
+
+
+def check_adaptation(asked: str | None, given: Mapping[str, Any]) -> str | None:
+    """The metric that is asked for with these arguments of `pm.sample`; None if none is.
+
+    Raises
+    ------
+    InputError
+        There is no such metric, `nuts` names another one, or has an option of another one.
+    """
+    if asked not in (None, *ADAPTATIONS):
+        names = ", ".join(f'"{name}"' for name in ADAPTATIONS)
+        raise InputError(f"adaptation={shown(asked)}: give one of {names}")
+    nuts = given.get("nuts") or {}
+    found = nuts.get("adaptation", asked)
+    if asked not in (None, AUTO, found):
+        raise InputError(
+            f'adaptation="{asked}", nuts={{"adaptation": {shown(found)}}}: name the metric once'
+        )
+    if found != LOW_RANK and not nuts.keys() & _OLD_NAMES:
+        for option in _OF_LOW_RANK & nuts.keys():
+            raise InputError(
+                f'nuts={{"{option}": ...}} is an option of adaptation="{LOW_RANK}", and '
+                f'adaptation="{found or DIAG}" was asked for: name "{LOW_RANK}", or leave it out'
+            )
+    return None if nuts.keys() & _OLD_NAMES else found
+
+
+@dataclass(frozen=True)
+class Auto:
+    """The choice for a model.
+
+    `seconds` are those of the rows of a gradient. `kept` returns a choice that it has kept, or
+    calls a function for it; it gets a key.
+    """
+
+    seconds: float = 0.0
+    kept: Callable[[Sequence[object], Callable[[], Choice]], Choice] = lambda _, find: find()
+
+
+@contextlib.contextmanager
+def adapted(auto: Auto | None) -> Iterator[None]:
+    """A context in which nutpie samples by the choice for a model; None leaves nutpie's default."""
+    token = _asked.set(auto)
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+def choosing(sample: Callable[..., Any]) -> Callable[..., Any]:
+    """``nutpie.sample`` which chooses in `adapted`."""
+
+    @functools.wraps(sample)
+    def sample_chosen(compiled: Any, **given: Any) -> Any:
+        auto = _asked.get()
+        if auto is None or "adaptation" in given:
+            return sample(compiled, **given)
+        draws = given.get("draws") or DRAWS
+        tune = TUNE if given.get("tune") is None else given["tune"]
+        cores = min(CHAINS, given.get("cores") or CHAINS)
+        find = functools.partial(_choice, sample, compiled, auto.seconds, draws, tune, cores)
+        try:
+            found = auto.kept((RULE, auto.seconds, draws, tune), find)
+        except Exception as exc:  # sampling says what is wrong with the model, if anything is
+            log.debug("the short warm-up has failed: %s", exc)
+            found = Choice(DIAG, 1.0, "a short warm-up has failed")
+        tell(str(found))
+        return sample(compiled, adaptation=found.name, **given)
+
+    return sample_chosen
+
+
+def _choice(
+    sample: Callable[..., Any],
+    compiled: Any,
+    seconds: float,
+    draws: int,
+    tune: int,
+    cores: int,
+) -> Choice:
+    known = without_warmup(int(compiled.n_dim), seconds, draws, tune)
+    if known is not None:
+        return known
+    warmup = _short_warmup(sample, compiled, draws_of_warmup(draws, tune), cores)
+    return choice(warmup, seconds, draws, tune)
+
+
+def _short_warmup(sample: Callable[..., Any], compiled: Any, draws: int, cores: int) -> Warmup:
+    """The first draws of nutpie's diagonal metric; Ctrl-C is raised."""
+    running = sample(
+        compiled,
+        draws=CHAINS,  # of fewer, ArviZ warns
+        tune=draws,
+        chains=CHAINS,
+        cores=cores,
+        seed=_SEED,
+        maxdepth=_DEPTH,
+        adaptation=DIAG,
+        store_gradient=True,
+        store_unconstrained=True,
+        progress_bar=False,
+        blocking=False,
+    )
+    try:
+        stats = running.wait().warmup_sample_stats
+    except BaseException:
+        running.cancel()
+        raise
+    positions, gradients = (stats[name].values for name in ("unconstrained_draw", "gradient"))
+    return Warmup(positions, gradients, float(stats["n_steps"].mean()))

@@ -1,0 +1,298 @@
+"""Which metric samples in less time: the choice from recorded warm-ups, and where it is made."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytest
+from xarray import Dataset
+
+import synkhronos as synk
+from synkhronos._errors import InputError
+from synkhronos.pymc._chains import sampling
+from synkhronos.pymc._density import adaptation
+from synkhronos.pymc._density.adaptation import AUTO, Auto, adapted, check_adaptation, choosing
+from synkhronos.pymc._density.metric import (
+    Choice,
+    Warmup,
+    choice,
+    draws_of_warmup,
+    without_warmup,
+)
+from synkhronos.pymc._density.nutpie import compiled_soon
+from synkhronos.pymc._map.fitted import Sampled
+
+USUAL = (1000, 1000)  # draws and tune
+ROWS = 1.7e-4  # seconds of a gradient of 10,000 rows
+
+
+@functools.cache
+def recorded(name: str) -> Warmup:
+    """Second halves of the chains of warm-ups, which are all that counts; single precision.
+
+    "kid scores" and "eight schools" are models of benchmarks/catalogue, "election88" and
+    "cumulative" of benchmarks/pymc_gallery_models.py.
+    """
+    with np.load(Path(__file__).with_name("warmups.npz")) as file:
+        found = [file[f"{name}/{field}"].astype(float) for field in ("draws", "gradients")]
+        return Warmup(*[np.tile(each, (1, 2, 1)) for each in found], float(file[f"{name}/steps"]))
+
+
+def normal(covariance: np.ndarray, draws: int = 100, seed: int = 0) -> Warmup:
+    """Draws of a normal posterior, with the gradients of its log-density."""
+    size = (2, draws, len(covariance))
+    found = np.random.default_rng(seed).normal(size=size) @ np.linalg.cholesky(covariance).T
+    return Warmup(found, -found @ np.linalg.inv(covariance), 31.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "expected", "why"),
+    [
+        ("kid scores", 0.0, "low_rank", "4 of 5 directions are stretched"),
+        ("eight schools", ROWS, "diag", "none of its 10 directions"),
+        ("election88", ROWS, "diag", "directions seem stretched, which 60 draws cannot tell"),
+        ("cumulative", ROWS, "low_rank", "7 of 113 directions are stretched"),
+        ("cumulative", 0.0, "diag", "its updates with 113 parameters take about 0.28 s"),
+    ],
+)
+def test_choices_of_recorded_warmups(name: str, seconds: float, expected: str, why: str) -> None:
+    """low_rank had 60, 0.85, 0.46 and 6.4 times the effective draws of diag for a gradient."""
+    found = choice(recorded(name), seconds, *USUAL)
+    assert found.name == expected
+    assert why in found.why
+    assert (found.gain >= 1.3) == (expected == "low_rank")
+    assert found == choice(recorded(name), seconds, *USUAL)
+
+
+@pytest.mark.parametrize("condition", [9.0, 400.0])
+def test_the_gain_for_a_normal_is_the_root_of_its_condition(condition: float) -> None:
+    """A metric with both directions leaves nothing, whatever the scales of the parameters are."""
+    turn = np.linalg.qr(np.random.default_rng(3).normal(size=(6, 6)))[0]
+    turned = (turn * np.array([condition, 1, 1, 1, 1, 1])) @ turn.T
+    scales = np.diag([1e3, 1, 1, 1e-3, 1, 1])
+    found = choice(normal(scales @ turned @ scales), 1e-3, *USUAL)
+    of_diag = (np.diag(np.linalg.inv(turned)) / np.diag(turned)) ** 0.25
+    values = np.linalg.eigvalsh(turned * np.outer(of_diag, of_diag))
+    assert found.name == "low_rank"
+    assert found.gain == pytest.approx(math.sqrt(values.max() / values.min()), rel=0.35)
+
+
+def test_parameters_without_correlation_keep_diag() -> None:
+    assert choice(normal(np.diag([1e4, 1.0, 1e-4])), ROWS, *USUAL).name == "diag"
+
+
+def test_what_one_chain_learns_must_hold_for_another() -> None:
+    """Each chain is narrow in another direction, as in a funnel."""
+    one = normal(np.array([[1.0, 0.99], [0.99, 1.0]]))
+    other = normal(np.array([[1.0, -0.99], [-0.99, 1.0]]))
+    both = [
+        np.stack([a[0], b[1]])
+        for a, b in ((one.draws, other.draws), (one.gradients, other.gradients))
+    ]
+    found = choice(Warmup(both[0], both[1], 31.0), ROWS, *USUAL)
+    assert found.name == "diag"
+    assert choice(one, ROWS, *USUAL).name == "low_rank"
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, np.inf])
+def test_draws_that_do_not_move_keep_diag(value: float) -> None:
+    still = normal(np.eye(3))
+    still.gradients[1, :, 0] = value
+    assert "did not move" in choice(still, ROWS, *USUAL).why
+
+
+def test_no_warmup_where_it_cannot_pay() -> None:
+    """Too few draws for one, or updates of low_rank that take longer than any gain saves."""
+    assert draws_of_warmup(*USUAL) == 100
+    assert draws_of_warmup(500, 500) == 50
+    assert draws_of_warmup(400, 200) == draws_of_warmup(5000, 100) == 0
+    few = without_warmup(5, ROWS, 300, 300)
+    assert few is not None
+    assert "are too few" in few.why
+    large = without_warmup(800, 1e-5, *USUAL)
+    assert large is not None
+    assert (large.name, "800 parameters" in large.why) == ("diag", True)
+    assert without_warmup(800, 0.1, *USUAL) is None
+    assert without_warmup(5, 0.0, *USUAL) is None
+
+
+class Nutpie:
+    """``nutpie.sample``, with a recorded warm-up; notes its calls."""
+
+    def __init__(self, warmup: Warmup, error: BaseException | None = None) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.cancelled = 0
+        self._warmup, self._error = warmup, error
+
+    def __call__(self, compiled: Any, **given: Any) -> Any:
+        self.calls.append(given)
+        return self if given.get("store_gradient") else given.get("adaptation")
+
+    def wait(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        found = {
+            "unconstrained_draw": (("chain", "draw", "p"), self._warmup.draws),
+            "gradient": (("chain", "draw", "p"), self._warmup.gradients),
+            "n_steps": (("chain", "draw"), np.full(self._warmup.draws.shape[:2], 31)),
+        }
+        return SimpleNamespace(warmup_sample_stats=Dataset(found))
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+
+GIVEN = {"draws": 1000, "tune": 1000, "chains": 4, "cores": 1, "seed": 5}
+COMPILED = SimpleNamespace(n_dim=5)
+
+
+def test_auto_chooses_once_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """The short warm-up has a seed of its own: the choice is that of the model."""
+    caplog.set_level("INFO", "synkhronos")
+    nutpie, kept = Nutpie(recorded("kid scores")), dict[object, Choice]()
+
+    def remembered(key: Any, find: Callable[[], Choice]) -> Choice:
+        if key not in kept:
+            kept[key] = find()
+        return kept[key]
+
+    sample = choosing(nutpie)
+    assert sample(COMPILED, **GIVEN) is None  # not asked
+    with adapted(Auto(0.0, remembered)):
+        assert sample(COMPILED, **GIVEN) == "low_rank"
+        assert sample(COMPILED, **GIVEN | {"seed": 6}) == "low_rank"
+        assert sample(COMPILED, **GIVEN, adaptation="draw_diag") == "draw_diag"
+    assert sample(COMPILED, **GIVEN) is None
+    _, warmup, first, second, named, _ = nutpie.calls
+    assert (warmup["seed"], warmup["tune"], warmup["cores"]) == (1, 100, 1)
+    assert first == GIVEN | {"adaptation": "low_rank"}
+    assert second == first | {"seed": 6}
+    assert named == GIVEN | {"adaptation": "draw_diag"}
+    said = "metric low_rank: 24 times the effective draws a second of diag are expected of low_rank"
+    assert caplog.text.count(said) == 2
+
+
+def test_a_warmup_that_fails_is_no_reason_to_fail() -> None:
+    nutpie = Nutpie(recorded("kid scores"), RuntimeError("no initial point"))
+    with adapted(Auto()):
+        assert choosing(nutpie)(COMPILED, **GIVEN) == "diag"
+    assert nutpie.cancelled
+
+
+def test_an_interrupt_of_the_warmup_ends_it_and_the_call() -> None:
+    nutpie = Nutpie(recorded("kid scores"), KeyboardInterrupt())
+    with adapted(Auto()), pytest.raises(KeyboardInterrupt):
+        choosing(nutpie)(COMPILED, **GIVEN)
+    assert (nutpie.cancelled, len(nutpie.calls)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "nuts", "text"),
+    [
+        ("dense", {}, 'adaptation=\'dense\': give one of "auto", "diag"'),
+        ("diag", {"mass_matrix_gamma": 1e-3}, 'is an option of adaptation="low_rank"'),
+        ("auto", {"mass_matrix_eigval_cutoff": 3.0}, 'is an option of adaptation="low_rank"'),
+        (None, {"mass_matrix_gamma": 1e-3}, 'adaptation="diag" was asked for'),
+        ("diag", {"adaptation": "low_rank"}, "name the metric once"),
+    ],
+)
+def test_what_is_not_possible_is_said_before_compiling(
+    asked: Any, nuts: dict[str, Any], text: str
+) -> None:
+    for call in (
+        lambda: synk.pymc.sample(tilted(), adaptation=asked, nuts=nuts),
+        lambda: synk.pymc.map(tilted, [1], adaptation=asked, nuts=nuts),
+    ):
+        with pytest.raises(InputError) as caught:
+            call()
+        assert text in str(caught.value)
+
+
+def test_a_metric_of_nutpie_is_refused_with_another_sampler() -> None:
+    with pytest.raises(InputError, match='is a metric of nutpie, and "pymc" samples this model'):
+        synk.pymc.sample(tilted(), adaptation="low_rank", nuts_sampler="pymc")
+
+
+def test_what_the_user_of_nutpie_names_is_obeyed() -> None:
+    nuts = {"adaptation": "low_rank", "mass_matrix_gamma": 1e-3}
+    assert check_adaptation(AUTO, {"nuts": nuts}) == "low_rank"
+    assert check_adaptation("low_rank", {"nuts": nuts}) == "low_rank"
+    assert check_adaptation(AUTO, {"nuts": {"adaptation": "flow"}}) == "flow"
+    assert check_adaptation(AUTO, {"nuts": {"sampler": "mclmc"}}) is None
+    assert check_adaptation(AUTO, {}) == AUTO
+    assert check_adaptation(None, {}) is None
+
+
+@pytest.fixture
+def arguments(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Auto | None]]:
+    """The arguments that `pm.sample` gets, and the choice that it is to make."""
+    found: list[tuple[Any, Auto | None]] = []
+
+    def noted(**given: Any) -> None:
+        found.append((given.get("nuts"), adaptation._asked.get()))
+
+    monkeypatch.setattr(sampling, "pm_sample", noted)
+    monkeypatch.setattr("synkhronos.pymc._map.fitted.pm_sample", noted)
+    return found
+
+
+def test_the_argument_reaches_nutpie(arguments: list[tuple[Any, Auto | None]]) -> None:
+    """In `sample`, and in the processes of `map`."""
+    given = {"nuts_sampler": "nutpie", "nuts": {"target_accept": 0.9}}
+    named = {"target_accept": 0.9, "adaptation": "low_rank"}
+    seed = np.random.SeedSequence(1)
+    synk.pymc.sample(tilted(), adaptation="low_rank", quiet=True, **given)
+    Sampled(lambda _: tilted(), given | {"adaptation": "low_rank"}, 1)(1, seed)
+    synk.pymc.sample(tilted(), quiet=True, **given)
+    synk.pymc.sample(tilted(), adaptation=AUTO, quiet=True, **given)
+    Sampled(lambda _: tilted(), given | {"adaptation": AUTO}, 1)(1, seed)
+    *first, plain, auto, mapped = arguments
+    assert first == [(named, None)] * 2
+    assert plain == (given["nuts"], None)
+    for nuts, choice_of in (auto, mapped):
+        assert nuts == given["nuts"]
+        assert choice_of is not None
+    assert auto[1] is not None
+    assert 0 < auto[1].seconds < 1e-4
+
+
+def tilted() -> pm.Model:
+    """A regression whose intercept and slope correlate."""
+    r = np.random.default_rng(2)
+    x = r.normal(100, 15, 300)
+    with pm.Model() as model:
+        b, sigma = pm.Normal("b", 0, 100, shape=2), pm.HalfNormal("sigma", 10)
+        pm.Normal("y", b[0] + b[1] * x, sigma, observed=20 + 0.6 * x + r.normal(0, 5, 300))
+    return model
+
+
+def test_nutpie_is_as_it_was_afterwards() -> None:
+    nutpie = pytest.importorskip("nutpie")
+    own = nutpie.sample
+    with compiled_soon():
+        assert nutpie.sample.__wrapped__ is own
+    assert nutpie.sample is own
+
+
+@pytest.mark.thorough
+def test_auto_draws_what_the_metric_that_it_chooses_draws() -> None:
+    pytest.importorskip("nutpie")
+    given = {"draws": 400, "tune": 400, "chains": 2, "random_seed": 4, "progressbar": False}
+    given |= {"nuts_sampler": "nutpie", "quiet": True, "compute_convergence_checks": False}
+    given |= {"compile_kwargs": {"mode": "NUMBA"}}
+    found = {
+        name: synk.pymc.sample(tilted(), adaptation=name, **given)
+        for name in ("auto", "low_rank", "diag")
+    }
+    draws = {name: tree.posterior["b"].values for name, tree in found.items()}
+    np.testing.assert_array_equal(draws["auto"], draws["low_rank"])
+    steps = {name: int(tree.sample_stats["n_steps"].sum()) for name, tree in found.items()}
+    assert steps["diag"] > 3 * steps["auto"]
+    assert draws["auto"][..., 1].mean() == pytest.approx(0.6, abs=0.1)
