@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -16,21 +17,21 @@ from xarray import Dataset
 
 import synkhronos as synk
 from synkhronos._errors import InputError
+from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos.pymc._chains import sampling
-from synkhronos.pymc._density import adaptation
+from synkhronos.pymc._density import adaptation, metric
 from synkhronos.pymc._density.adaptation import AUTO, Auto, adapted, check_adaptation, choosing
-from synkhronos.pymc._density.metric import (
-    Choice,
-    Warmup,
-    choice,
-    draws_of_warmup,
-    without_warmup,
-)
+from synkhronos.pymc._density.metric import Choice, Warmup, draws_of_warmup, without_warmup
 from synkhronos.pymc._density.nutpie import compiled_soon
 from synkhronos.pymc._map.fitted import Sampled
 
 USUAL = (1000, 1000)  # draws and tune
 ROWS = 1.7e-4  # seconds of a gradient of 10,000 rows
+
+
+def choice(warmup: Warmup, seconds: float, draws: int, tune: int) -> Choice:
+    with ThreadLimits(1):
+        return metric.choice(warmup, seconds, draws, tune)
 
 
 @functools.cache
@@ -282,7 +283,8 @@ def test_nutpie_is_as_it_was_afterwards() -> None:
 
 
 @pytest.mark.thorough
-def test_auto_draws_what_the_metric_that_it_chooses_draws() -> None:
+def test_auto_draws_what_the_metric_that_it_chooses_draws(tmp_path: Path) -> None:
+    """Also into a folder."""
     pytest.importorskip("nutpie")
     given = {"draws": 400, "tune": 400, "chains": 2, "random_seed": 4, "progressbar": False}
     given |= {"nuts_sampler": "nutpie", "quiet": True, "compute_convergence_checks": False}
@@ -293,6 +295,9 @@ def test_auto_draws_what_the_metric_that_it_chooses_draws() -> None:
     }
     draws = {name: tree.posterior["b"].values for name, tree in found.items()}
     np.testing.assert_array_equal(draws["auto"], draws["low_rank"])
+    stored = synk.pymc.sample(tilted(), adaptation="auto", folder=tmp_path / "run", **given)
+    settings = json.loads(stored["sample_stats"].attrs["inference_library_settings"])
+    assert settings["adaptation"] == "low_rank"
     steps = {name: int(tree.sample_stats["n_steps"].sum()) for name, tree in found.items()}
     assert steps["diag"] > 3 * steps["auto"]
     assert draws["auto"][..., 1].mean() == pytest.approx(0.6, abs=0.1)

@@ -2,7 +2,6 @@
 
 Each room imports only itself and the rooms before it.
 
-=======
 =================  =================================================================================
 ``progress``       how far chains in processes are
 ``blocks``         the file of a block of draws, and arrays that are read from many of them
@@ -12,6 +11,7 @@ Each room imports only itself and the rooms before it.
 ``nodes``          chains on several nodes: each samples some of them
 ``processes``      chains of nutpie with members, each in a process of its own
 ``members``        how many members each chain gets, by a measurement
+``metric``         the metric that is named, or chosen and kept with the model
 ``sampling``       `sample`: chooses how the chains are sampled, and calls `pm.sample`
 ``sampler``        `Sampler`: `sample` as an object
 ``node_main``      what the process of a node's chains runs

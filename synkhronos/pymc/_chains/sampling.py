@@ -12,7 +12,6 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import astuple
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -29,13 +28,13 @@ from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import cores as _cores
 from synkhronos._host.system import trouble
+from synkhronos.pymc._chains.metric import check_sampler, choice_of
 from synkhronos.pymc._chains.stored_chains import StoredChains, sampling_into
-from synkhronos.pymc._density.adaptation import AUTO, Auto, adapted, check_adaptation
+from synkhronos.pymc._density.adaptation import AUTO, adapted, check_adaptation
 from synkhronos.pymc._density.divided import check_counts
 from synkhronos.pymc._density.estimate import gradients_in_turn
 from synkhronos.pymc._density.fast import Faster
 from synkhronos.pymc._density.likelihood import mode_of
-from synkhronos.pymc._density.metric import Choice
 from synkhronos.pymc._density.nutpie import sample as pm_sample
 from synkhronos.pymc._density.step_methods import chosen_by
 from synkhronos.pymc._diverged.explanation import tell_of_divergences
@@ -270,7 +269,8 @@ def sample(
     if kwargs.get("draws", 0) is None:
         raise InputTypeError("sample(draws=None): give a number of draws, or leave it out")
     check_counts(chains=chains, cores=cores, members_per_chain=members_per_chain)
-    adaptation = check_adaptation(adaptation, kwargs)
+    if (adaptation := check_adaptation(adaptation, kwargs)) not in (None, AUTO):
+        kwargs["nuts"] = {**(kwargs.get("nuts") or {}), "adaptation": adaptation}
     model = _model_of(model)
     refuse_divided(model)
     tell_of_own_fit(model)
@@ -325,7 +325,8 @@ def _by_a_way(
     cores = min(cores or there, there)
     metric, seconds = asked["adaptation"], 0.0
     if metric not in (None, AUTO):
-        given = _with_metric(metric, model, given, kept)
+        by_nuts = functools.partial(kept.by_nuts, lambda: _all_by_nuts(model)) if kept else None
+        check_sampler(metric, sampler_of(model, given, by_nuts))
     try:
         estimate = _estimate(model, dim, asked, given, kept)
         seconds = estimate.seconds
@@ -335,40 +336,11 @@ def _by_a_way(
             raise
         tell(f"the model is sampled plainly{few}: {' '.join(str(exc).split())}")
         as_it_is = {"model": model, "chains": chains, "cores": min(chains, cores)}
-        with adapted(_auto(metric, seconds, kept)):
+        with adapted(choice_of(metric, seconds, kept)):
             return pm_sample(**{**as_it_is, **given})
-    with way, adapted(_auto(metric, seconds, kept)):
+    with way, adapted(choice_of(metric, seconds, kept)):
         tell(f"{way.plan}{few}")
         return way.sample(**of_way)
-
-
-def _with_metric(
-    metric: str, model: Model, given: Mapping[str, Any], kept: KeptModel | None
-) -> dict[str, Any]:
-    """The arguments with a metric that is named; InputError if nutpie does not sample."""
-    by_nuts = functools.partial(kept.by_nuts, lambda: _all_by_nuts(model)) if kept else None
-    if (sampler := sampler_of(model, given, by_nuts)) != "nutpie":
-        raise InputError(
-            f'adaptation="{metric}" is a metric of nutpie, and "{sampler}" samples this model with '
-            "these arguments: leave it out"
-        )
-    return {**given, "nuts": {**(given.get("nuts") or {}), "adaptation": metric}}
-
-
-def _auto(metric: str | None, seconds: float, kept: KeptModel | None) -> Auto | None:
-    """The choice that is to be made; `seconds` are those of the rows of a gradient."""
-    if metric != AUTO:
-        return None
-    return Auto(seconds, *([functools.partial(_remembered, kept)] if kept else []))
-
-
-def _remembered(kept: KeptModel, key: Sequence[object], find: Callable[[], Choice]) -> Choice:
-    """The choice for the model with its data, which is made once on a machine."""
-    if (known := kept.recall("metric", *key)) is not None:
-        return Choice(*known)
-    found = find()
-    kept.note(astuple(found), "metric", *key)
-    return found
 
 
 def _is_launched() -> bool:

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +125,9 @@ def _choice(
     known = without_warmup(int(compiled.n_dim), seconds, draws, tune)
     if known is not None:
         return known
-    warmup = _short_warmup(sample, compiled, draws_of_warmup(draws, tune), cores)
+    # in a context of its own, in which this call samples into no folder
+    find = functools.partial(_short_warmup, sample, compiled, draws_of_warmup(draws, tune), cores)
+    warmup = Context().run(find)
     return choice(warmup, seconds, draws, tune)
 
 

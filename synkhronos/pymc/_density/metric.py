@@ -24,8 +24,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from synkhronos._host.thread_pools import ThreadLimits
-
 RULE = 1  # a part of the key of choices that are kept: another rule has another number
 DIAG, LOW_RANK = "diag", "low_rank"
 CHAINS = 2  # of the short warm-up
@@ -89,11 +87,6 @@ def without_warmup(parameters: int, seconds: float, draws: int, tune: int) -> Ch
 
 def choice(warmup: Warmup, seconds: float, draws: int, tune: int) -> Choice:
     """The choice after a short warm-up; `seconds` are those of the rows of a gradient."""
-    with ThreadLimits(1):  # the same rounding with any number of cores
-        return _choice(warmup, seconds, draws, tune)
-
-
-def _choice(warmup: Warmup, seconds: float, draws: int, tune: int) -> Choice:
     half = warmup.draws.shape[1] // 2
     chains = [(x[half:], g[half:]) for x, g in zip(warmup.draws, warmup.gradients, strict=True)]
     x, g = (np.concatenate(each) for each in zip(*chains, strict=True))

@@ -1,0 +1,484 @@
+"""The metrics of nutpie, `adaptation="auto"`, and other samplers: effective draws for their cost.
+
+Models are those of pymc_gallery_models.py, of benchmarks/catalogue, and of a folder of posteriordb
+with PyMC models (its models/pymc, data, posteriors and reference_posteriors). Each has a process of
+its own, which samples once with diag to compile, and then with each metric and seed in turn.
+nutpie samples by `synk.pymc.sample`. "blackjax" has its low-rank warm-up, and "walnutpie" its own
+diagonal metric, both with the log-density of `fast`; they are left out if they are not installed
+(`pip install --target FOLDER blackjax walnutpie`, PYTHONPATH=FOLDER).
+
+    python benchmarks/pymc_metric.py [MODEL ...] [--posteriordb FOLDER] [--metrics diag,auto]
+        [--seeds 4] [--draws 1000] [--chains 2] [--short] [--results benchmarks/results/metric.json]
+        [--csv docs/figures/measured/pymc_metric.csv] [--figure docs/figures/pymc_metric.svg]
+        [--tables-only]
+
+ESS is the smallest bulk (or tail) effective sample size of all parameters. Gradients are those of
+warm-up and draws together. Seconds are of the processor: of nutpie's call, and of the whole call
+with the choice of a metric. Compiling is left out: it is the same for all. "errors" is the largest
+distance of a mean to that of reference draws, in Monte Carlo standard errors of both; without
+reference draws it is that to the means of diag. A model that was measured is not measured again:
+--results has it. --short has twelve models, two metrics and two seeds, for ten minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import itertools
+import json
+import logging
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+import warnings
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import describe_machine, show
+
+OPTIONS = {"cutoff": "mass_matrix_eigval_cutoff", "gamma": "mass_matrix_gamma"}
+METRICS = ["diag", "auto", "low_rank", "draw_diag", "low_rank:cutoff=10", "low_rank:gamma=0.001"]
+OTHERS = ["blackjax", "walnutpie"]
+# that take minutes with low_rank, so that it must be asked for, or with each metric
+LONG = {"radon", "trolley", "irt", "frailty", "bnn", "factorisation", "survey", "regression"}
+CATALOGUE = (
+    *("eight schools", "kid scores", "wells", "incomes", "rugby", "cafes", "rats", "sleep study"),
+    *("chimpanzees", "cherry blossoms", "contraception", "bioassay", "BEST", "tools of islands"),
+    *("divorces", "Rasch", "local level", "seizures"),
+)
+SHORT = (
+    *("cumulative", "election88", "mvnormal", "censored"),
+    *("eight schools", "kid scores", "wells", "incomes", "rats", "sleep study", "chimpanzees"),
+    "cherry blossoms",
+)
+QUIET = {"progressbar": False, "compute_convergence_checks": False}
+PRESETS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # of development machines: they slow BLAS down
+
+
+# one model, in a process of its own
+
+
+def model_of(name: str, posteriordb: str) -> Any:
+    from pymc_catalogue import load
+    from pymc_gallery_models import MODELS, with_data
+
+    if posteriordb:
+        return load(Path(posteriordb) / "models" / "pymc" / f"{name}.py")[0]
+    if name in MODELS and name not in CATALOGUE:
+        return with_data(MODELS[name])
+    return load(Path(__file__).parent / "catalogue", name)[0]
+
+
+class Spent:
+    """Processor seconds of the last call of nutpie.sample, which draws."""
+
+    seconds = 0.0
+
+    def __init__(self) -> None:
+        import nutpie
+
+        self._sample = nutpie.sample
+        nutpie.sample = self
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        began = time.process_time()
+        found = self._sample(*args, **given)
+        self.seconds = time.process_time() - began
+        return found
+
+
+def by_nutpie(model: Any, metric: str, seed: int, given: Mapping[str, int], spent: Spent) -> Any:
+    """The tree, the gradients, seconds of the sampler and of the call, and the line that chose."""
+    import synkhronos as synk
+
+    metric, _, options = metric.partition(":")
+    nuts = dict(option.split("=") for option in options.split("/") if option)
+    nuts = {OPTIONS[name]: float(value) for name, value in nuts.items()}
+    lines = _Lines()
+    began = time.process_time()
+    tree = synk.pymc.sample(
+        model=model, random_seed=seed, adaptation=metric, nuts=nuts, cores=1,
+        discard_tuned_samples=False, nuts_sampler="nutpie", **given, **QUIET,
+    )  # fmt: skip
+    call = time.process_time() - began
+    groups = (tree["sample_stats"], tree["warmup_sample_stats"])
+    gradients = sum(int(group["n_steps"].sum()) for group in groups)
+    diverging = int(tree["sample_stats"]["diverging"].sum())
+    return tree, gradients, spent.seconds, call, diverging, lines.end()
+
+
+class _Lines(logging.Handler):
+    """The line that tells a choice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._line = ""
+        logging.getLogger("synkhronos").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("metric "):
+            self._line = record.getMessage()
+
+    def end(self) -> str:
+        logging.getLogger("synkhronos").removeHandler(self)
+        return self._line
+
+
+class Counted:
+    """The log-density of `fast` and its gradient at an unconstrained vector, counted."""
+
+    def __init__(self, model: Any) -> None:
+        import synkhronos as synk
+
+        found = synk.pymc.fast(model)
+        self.model, self.count = found, 0
+        self._function = found.logp_dlogp_function(ravel_inputs=True, mode="NUMBA")
+        self._function.set_extra_values({})
+        start = found.initial_point(0)
+        self.start = np.concatenate([np.ravel(start[v.name]) for v in found.continuous_value_vars])
+
+    def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        self.count += 1
+        value, gradient = self._function(np.asarray(x, "float64"))
+        return float(value), np.asarray(gradient, "float64")
+
+
+def by_walnutpie(counted: Counted, seed: int, given: Mapping[str, int]) -> np.ndarray:
+    import walnutpie
+
+    near = np.random.default_rng(seed).uniform(-1, 1, (given["chains"], counted.start.size))
+    found = walnutpie.walnuts_pyfunc(
+        counted, inits=counted.start + near, num_chains=given["chains"], seed=seed,
+        min_warmup_iter=given["tune"], max_warmup_iter=given["tune"],
+        min_sampling_iter=given["draws"], max_sampling_iter=given["draws"],
+    )  # fmt: skip
+    return np.stack([np.asarray(chain) for chain in found])
+
+
+def by_blackjax(counted: Counted, seed: int, given: Mapping[str, int]) -> np.ndarray:
+    import blackjax
+    import jax
+    import jax.numpy as jnp
+
+    jax.config.update("jax_enable_x64", True)
+    size = counted.start.size
+    kinds = (jax.ShapeDtypeStruct((), "float64"), jax.ShapeDtypeStruct((size,), "float64"))
+
+    def called(x: Any) -> Any:
+        value, gradient = counted(np.asarray(x))
+        return np.asarray(value), gradient
+
+    @jax.custom_vjp
+    def density(x: Any) -> Any:
+        return jax.pure_callback(called, kinds, x)[0]
+
+    density.defvjp(
+        lambda x: jax.pure_callback(called, kinds, x), lambda gradient, by: (by * gradient,)
+    )
+    chains = []
+    for key in jax.random.split(jax.random.key(seed), given["chains"]):
+        first, second, third = jax.random.split(key, 3)
+        start = counted.start + np.asarray(jax.random.uniform(first, (size,), minval=-1, maxval=1))
+        warmup = blackjax.window_adaptation_low_rank(blackjax.nuts, density)
+        (state, found), _ = warmup.run(second, jnp.asarray(start), given["tune"])
+        step = blackjax.nuts(density, **found).step
+        drawn = jax.lax.scan(
+            lambda state, key, step=step: (lambda new: (new, new.position))(step(key, state)[0]),
+            state, jax.random.split(third, given["draws"]),
+        )[1]  # fmt: skip
+        chains.append(np.asarray(drawn))
+    return np.stack(chains)
+
+
+def by_another(name: str, model: Any, seed: int, given: Mapping[str, int]) -> Any:
+    """As `by_nutpie`; draws are turned back into parameters."""
+    from xarray import Dataset
+
+    counted = Counted(model)
+    counted(counted.start)  # which compiles
+    counted.count, began = 0, time.process_time()
+    draws = {"walnutpie": by_walnutpie, "blackjax": by_blackjax}[name](counted, seed, given)
+    seconds = time.process_time() - began
+    found, at = {}, 0
+    for v in counted.model.continuous_value_vars:
+        size = int(np.prod(np.shape(counted.model.initial_point(0)[v.name])))
+        found[v.name] = (("chain", "draw", f"{v.name}_dim"), draws[..., at : at + size])
+        at += size
+    tree = {"posterior": Dataset(found, {"chain": range(len(draws))})}
+    return tree, counted.count, seconds, seconds, 0, ""
+
+
+def sizes(draws: Any) -> dict[str, float]:
+    from arviz_stats import ess
+
+    smallest = {}
+    for method in ("bulk", "tail"):
+        found = ess(draws, method=method)
+        smallest[method] = min(float(np.nanmin(v.values)) for v in found.data_vars.values())
+    return smallest
+
+
+def moments(draws: Any) -> dict[str, list[float]]:
+    """The mean of each scalar, and its Monte Carlo standard error."""
+    from arviz_stats import mcse
+
+    errors = mcse(draws, method="mean")
+    found = {}
+    for name, values in draws.data_vars.items():
+        means = np.ravel(values.mean(["chain", "draw"]))
+        for i, (mean, error) in enumerate(zip(means, np.ravel(errors[name]), strict=True)):
+            found[f"{name}[{i + 1}]"] = [float(mean), float(error)]
+    return found
+
+
+def references(name: str, posteriordb: str) -> dict[str, list[float]]:
+    """The means of the reference draws of posteriordb, and their standard errors."""
+    if not posteriordb:
+        return {}
+    base = Path(posteriordb)
+    for file in sorted((base / "posteriors").glob("*.json")):
+        entry = json.loads(file.read_text())
+        place = base / "reference_posteriors" / "draws" / "draws"
+        packed = place / f"{entry['reference_posterior_name']}.json.zip"
+        data = base / "data" / "data" / f"{entry['data_name']}.json.zip"
+        if entry["model_name"] == name and packed.exists() and data.exists():
+            with zipfile.ZipFile(packed) as folder:
+                chains = json.loads(folder.read(folder.namelist()[0]))
+            found = {}
+            for scalar in chains[0]:
+                draws = np.concatenate([chain[scalar] for chain in chains])
+                key = scalar if scalar.endswith("]") else f"{scalar}[1]"
+                found[key] = [float(draws.mean()), float(draws.std() / np.sqrt(draws.size))]
+            return found
+    return {}
+
+
+def child(name: str, posteriordb: str, metrics: list[str], args: Any) -> None:
+    """Sample with each metric and seed; print a line of JSON for each."""
+    warnings.filterwarnings("ignore")
+    logging.getLogger("synkhronos").setLevel(logging.INFO)
+    model, spent = model_of(name, posteriordb), Spent()
+    known = {"model": name, "posteriordb": bool(posteriordb)}
+    given = {"draws": args.draws, "tune": args.draws, "chains": args.chains}
+    by_nutpie(model, "diag", 0, {**given, "draws": 2, "tune": 2}, spent)  # compiles
+    names = [v.name for v in model.free_RVs]
+    expected = references(name, posteriordb)
+    for seed, metric in itertools.product(range(1, args.seeds + 1), metrics):
+        if metric in OTHERS:
+            tree, gradients, sampling, call, diverging, line = by_another(
+                metric, model, seed, given
+            )
+            draws, means = tree["posterior"], {}
+        else:
+            tree, gradients, sampling, call, diverging, line = by_nutpie(
+                model, metric, seed, given, spent
+            )
+            draws = tree["posterior"].to_dataset()[names]
+            means = moments(tree["posterior"].to_dataset() if expected else draws)
+        found = {**known, "metric": metric, "seed": seed, "gradients": gradients, **sizes(draws)}
+        found |= {"sampling": sampling, "call": call, "diverging": diverging, "line": line}
+        found |= {"parameters": sum(int(v.size) for v in model.initial_point(0).values())}
+        if expected:
+            means = {key: means[key] for key in means.keys() & expected.keys()}
+            found["reference"] = {key: expected[key] for key in means}
+        if len(means) <= 200:
+            found["means"] = means
+        print(json.dumps(found), flush=True)
+
+
+# all models, and the tables
+
+
+def measure(name: str, posteriordb: str, metrics: list[str], args: Any, results: Path) -> None:
+    """Sample a model in a process of its own; each line of it is kept at once."""
+    env = {key: value for key, value in os.environ.items() if key not in PRESETS}
+    env |= {"OPENBLAS_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, "--child", name]
+    command += ["--posteriordb", posteriordb] if posteriordb else []
+    command += ["--metrics", ",".join(metrics), "--seeds", str(args.seeds)]
+    command += ["--draws", str(args.draws), "--chains", str(args.chains)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (args.seconds,) * 2),
+    )  # fmt: skip
+    out, err = process.communicate()
+    lines = [line for line in out.splitlines() if line.startswith("{")]
+    results.parent.mkdir(parents=True, exist_ok=True)
+    with results.open("a", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+    if process.returncode:
+        reason = (err.strip().splitlines() or ["no output"])[-1]
+        print(f"{name}: ended early ({process.returncode}) after {len(lines)} runs: {reason}")
+    else:
+        print(f"{name}: {len(lines)} runs", flush=True)
+
+
+def read(results: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Runs by model and metric; of repeated ones the last."""
+    runs: dict[Any, dict[str, Any]] = {}
+    if results.exists():
+        for line in results.read_text().splitlines():
+            run = json.loads(line)
+            runs[run["model"], run["metric"], run["seed"]] = run
+    found: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs.values():
+        found[run["model"]][run["metric"]].append(run)
+    return found
+
+
+def mean_of(runs: list[dict[str, Any]], rate: Callable[[dict[str, Any]], float]) -> float:
+    """The geometric mean of a rate."""
+    return float(np.exp(np.mean([np.log(rate(run)) for run in runs])))
+
+
+RATES: dict[str, Callable[[dict[str, Any]], float]] = {
+    "gradient": lambda run: 1000 * run["bulk"] / run["gradients"],
+    "tail": lambda run: 1000 * run["tail"] / run["gradients"],
+    "sampling": lambda run: run["bulk"] / run["sampling"],
+    "call": lambda run: run["bulk"] / run["call"],
+}
+
+
+def errors(runs: list[dict[str, Any]], of_diag: list[dict[str, Any]]) -> float:
+    """The largest distance of a mean, over all seeds, to the reference, in standard errors."""
+    far = 0.0
+    for key in runs[0].get("means", {}):
+        mean, error = pooled(runs, key)
+        if "reference" in runs[0]:
+            at, other = runs[0]["reference"][key]
+        elif runs is of_diag or key not in of_diag[0].get("means", {}):
+            continue
+        else:
+            at, other = pooled(of_diag, key)
+        if error or other:
+            far = max(far, abs(mean - at) / float(np.hypot(error, other)))
+    return far
+
+
+def pooled(runs: list[dict[str, Any]], key: str) -> tuple[float, float]:
+    means, of_means = np.array([run["means"][key] for run in runs]).T
+    return float(means.mean()), float(np.sqrt((of_means**2).sum()) / len(runs))
+
+
+def table(found: Mapping[str, Mapping[str, list[dict[str, Any]]]]) -> list[list[Any]]:
+    rows = []
+    for model, metrics in found.items():
+        if "diag" not in metrics:
+            continue
+        of_diag = {rate: mean_of(metrics["diag"], RATES[rate]) for rate in RATES}
+        for metric, runs in metrics.items():
+            rates = {rate: mean_of(runs, RATES[rate]) for rate in RATES}
+            times = [f"{rates[rate] / of_diag[rate]:.2f}" for rate in RATES]
+            chosen = re.match(r"metric (\w+)", runs[0]["line"])
+            name = f"{metric}: {chosen[1]}" if chosen else metric
+            shown = [f"{rate:.3g}" for rate in rates.values()]
+            far = f"{errors(runs, metrics['diag']):.1f}"
+            rows.append([model, runs[0]["parameters"], name, *shown, *times, far])
+    return rows
+
+
+COLUMNS = ["model", "parameters", "metric", "bulk ESS, 1,000 gradients", "tail ESS"]
+COLUMNS += ["bulk ESS, 1 s of sampling", "1 s of the call", "gradients, times diag", "tail"]
+COLUMNS += ["sampling", "call", "errors"]
+
+
+def summary(rows: list[list[Any]]) -> list[list[Any]]:
+    """Geometric means of times diag over the models, and the least."""
+    by: dict[str, list[list[float]]] = defaultdict(list)
+    for row in rows:
+        by[row[2].partition(": ")[0]].append([float(cell) for cell in row[7:11]])
+    found = []
+    for metric, times in by.items():
+        if metric != "diag":
+            means = np.exp(np.log(times).mean(axis=0))
+            least = np.min(times, axis=0)
+            found.append([metric, len(times), *[f"{v:.2f}" for v in (*means, *least)]])
+    return found
+
+
+def draw(rows: list[list[Any]], path: Path) -> None:
+    """Times diag a second of sampling, of each model, by low_rank and by auto."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams["svg.hashsalt"] = "pymc_metric"
+    times: dict[str, dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        times[row[0]][row[2].partition(": ")[0]] = float(row[9])
+    names = [name for name in times if {"auto", "low_rank"} <= times[name].keys()]
+    names.sort(key=lambda name: times[name]["low_rank"])
+    figure, axes = plt.subplots(figsize=(7.5, 0.26 * len(names) + 1), layout="constrained")
+    for metric, color, mark in (("low_rank", "#b8bfc6", "o"), ("auto", "#0b6e4f", "D")):
+        axes.plot([times[n][metric] for n in names], names, mark, color=color, label=metric)
+    axes.axvline(1, color="0.5", linewidth=0.8)
+    axes.set(xscale="log", xlabel="effective draws a second of sampling, times those of diag")
+    axes.legend(loc="lower right")
+    figure.savefig(path, metadata={"Date": None})
+
+
+def wanted(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """The names of models, each with the folder of posteriordb that it is of."""
+    from pymc_gallery_models import MODELS
+
+    names = [(name, "") for name in (SHORT if args.short else (*MODELS, *CATALOGUE))]
+    if args.posteriordb:
+        files = sorted((args.posteriordb / "models" / "pymc").glob("*.py"))
+        names += [(file.stem, str(args.posteriordb)) for file in files]
+    return [each for each in names if not args.models or each[0] in args.models]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL")
+    parser.add_argument("--posteriordb", type=Path)
+    parser.add_argument("--metrics", default="")
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--chains", type=int, default=2)
+    parser.add_argument("--seconds", type=int, default=900)  # of the processor, for a model
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/metric.json"))
+    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--figure", type=Path)
+    parser.add_argument("--tables-only", action="store_true")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_intermixed_args()
+    others = [name for name in OTHERS if importlib.util.find_spec(name)]
+    metrics = args.metrics.split(",") if args.metrics else [*METRICS, *others]
+    if args.short and not args.metrics:
+        metrics, args.seeds = ["diag", "auto", "low_rank"], min(args.seeds, 2)
+    if args.child:
+        child(" ".join(args.models), str(args.posteriordb or ""), metrics, args)
+        return
+    describe_machine()
+    for name, folder in [] if args.tables_only else wanted(args):
+        known = read(args.results)[name]
+        missing = [metric for metric in metrics if len(known[metric]) < args.seeds]
+        if name in LONG:
+            missing = [m for m in missing if m in ("diag", "auto") or args.metrics]
+        if missing:
+            measure(name, folder, missing, args, args.results)
+    rows = table(read(args.results))
+    show("Metrics", COLUMNS, rows)
+    means = ["gradients", "tail", "sampling", "call"]
+    columns = ["metric", "models", *means, *[f"least, {name}" for name in means]]
+    show("Times diag: geometric means, and the least of a model", columns, summary(rows))
+    if args.csv:
+        with args.csv.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+    if args.figure:
+        draw(rows, args.figure)
+
+
+if __name__ == "__main__":
+    main()
