@@ -14,13 +14,12 @@ NUTPIE = Library(
             "nutpie.compile_pymc:CompiledPyMCModel()._coords CompiledPyMCModel()._n_dim",
             "nutpie.compile_pymc:CompiledPyMCModel()._shapes make_user_data",
         ),
+        "runs in a folder cannot be sampled, and no metric is chosen": ("nutpie:sample",),
         "runs in a folder cannot be sampled": (
-            "nutpie:sample",
             "nutpie.sample:_add_arrow_data",
             "nutpie._lib:PyNutsSettings",
         ),
         "models with one graph are each compiled": ("nutpie:compile_pymc_model",),
-        "the metric is nutpie's diag, unless it is named": ("nutpie:sample",),
         "after the death of a member nutpie may return draws that mean nothing, without an error": (
             "nutpie.sample:_BackgroundSampler.wait _BackgroundSampler._extract",
             "nutpie.sample:_BackgroundSampler()._compiled_model _BackgroundSampler()._sampler",
