@@ -171,12 +171,12 @@ class Forms:
         self._likelihood: Any = None
 
     def __enter__(self) -> Forms:
-        from synkhronos.pymc._density import fast as _fast
+        from synkhronos.pymc._density import faster as _faster
         from synkhronos.pymc._density import likelihood as _likelihood
         from synkhronos.pymc._group import parallel
 
         self._places = [(_likelihood, "cheapest", self._cheapest(_likelihood.cheapest))]
-        self._places += [(m, "tell_forms", self._told) for m in (_fast, parallel)]
+        self._places += [(m, "tell_forms", self._told) for m in (_faster, parallel)]
         self._own = [getattr(module, name) for module, name, _ in self._places]
         for module, name, ours in self._places:
             setattr(module, name, ours)

@@ -332,7 +332,7 @@ def test_no_circles() -> None:
 def test_two_towers_have_only_the_ground_in_common() -> None:
     """The way from a model to its density imports nothing of the group."""
     ground = LAYERS[: LAYERS.index("_plan")]
-    rooms = ("pymc._reading.", "pymc._repeated.", "pymc._density.")
+    rooms = ("pymc._reading.", "pymc._repeated.", "pymc._density.", "pymc._kept.")
     density = [name for name in edges() if f"{name}.".startswith(rooms)]
     assert len(density) > 30
     for name in density:

@@ -8,6 +8,7 @@ import importlib.metadata
 import itertools
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
@@ -127,6 +128,37 @@ class Library:
             f"{place.replace(':', '.')}. Install a version of {self.package} that was tried "
             f"({self.tried}), or a later one of synkhronos"
         )
+
+
+class Replacing:
+    """A context in which names of libraries are replaced.
+
+    Several threads may be in it at once: the first one replaces, the last one to leave restores.
+
+    Parameters
+    ----------
+    replace : callable
+        Replaces them, and returns what restores them, as `Library.replace`. If a name is gone, a
+        warning tells it, and the context does nothing.
+    """
+
+    def __init__(self, replace: Callable[[], Callable[[], None]]) -> None:
+        self._replace = replace
+        self._lock, self._threads = threading.RLock(), 0
+        self._undo = contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._threads:
+                with optional_gain():
+                    self._undo.callback(self._replace())
+            self._threads += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._threads -= 1
+            if not self._threads:
+                self._undo.close()
 
 
 def extension(name: str) -> ModuleType:

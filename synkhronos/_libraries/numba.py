@@ -28,7 +28,6 @@ NUMBA = Library(
             "numba.core.environment:lookup_environment",
             "numba.core.registry:cpu_target",
             "numba.core.runtime.nrt:rtsys",
-            "numba.core.serialize:dumps loads",
             "numba.np.arrayobj:make_array populate_array",
         ),
         "compiled models are not kept between processes": (

@@ -16,6 +16,7 @@ PYMC = Library(
             "pytensor.graph.fg:FunctionGraph()._coords FunctionGraph()._dim_lengths",
             "pymc.sampling.mcmc:assign_step_methods",
         ),
+        "functions of PyMC are compiled in each run": ("pymc.pytensorf:Mode",),
         "each model is differentiated once for each parameter": (
             "pymc.step_methods:NUTS._competence",
         ),

@@ -5,8 +5,8 @@ Each room imports only itself and the rooms before it.
 ===============  ===================================================================================
 ``_reading``     which terms of a model are sums over rows, and what these are computed from
 ``_repeated``    rows that repeat: the same sum over fewer rows
-``_density``     `fast`: the likelihood as a faster graph, proved; it knows no group
-``_kept``        models that this machine has compiled before start at once
+``_density``     the likelihood as a faster graph, proved; it knows no group
+``_kept``        `fast`; models that this machine has compiled before start at once
 ``_group``       `parallel`, `divide`, `advise`: members compute the likelihood of their rows
 ``_diverged``    which variables the divergences of a run come with, and what to try
 ``_chains``      `sample`: chains in threads, in processes with members, and on several nodes
@@ -15,8 +15,9 @@ Each room imports only itself and the rooms before it.
 ``_map``         `map`: many models in slots of cores, one compilation for one graph
 ===============  ===================================================================================
 
-The first three are the way from a model to its density. They import nothing of the group, only
-what lies below it (up to ``synkhronos._compiling``), so `fast` works where no group does.
+The first three are the way from a model to its density. They, and `_kept`, import nothing of the
+group, only what lies below it (up to ``synkhronos._compiling``), so `fast` works where no group
+does.
 
 It needs the extra: ``pip install "synkhronos[pymc]"``. PyMC is imported when a name of this package
 is first used. Workers do not import it: they get graphs of PyTensor's operations.
@@ -38,11 +39,11 @@ if TYPE_CHECKING:
     from synkhronos.pymc._after.predictive import sample_prior_predictive as sample_prior_predictive
     from synkhronos.pymc._chains.sampler import Sampler
     from synkhronos.pymc._chains.sampling import sample
-    from synkhronos.pymc._density.fast import fast
     from synkhronos.pymc._diverged.explanation import Divergences, explain_divergences
     from synkhronos.pymc._everywhere.everywhere import Everywhere, everywhere
     from synkhronos.pymc._group.advice import Advice
     from synkhronos.pymc._group.parallel import Parallel, advise, divide, parallel
+    from synkhronos.pymc._kept.fast import fast
     from synkhronos.pymc._map.mapped import map
     from synkhronos.pymc._map.results import Fits
 
@@ -60,7 +61,7 @@ _HOMES = {
     "divide": "_group.parallel",
     "everywhere": "_everywhere.everywhere",
     "explain_divergences": "_diverged.explanation",
-    "fast": "_density.fast",
+    "fast": "_kept.fast",
     "loo": "_after.loo",
     "map": "_map.mapped",
     "parallel": "_group.parallel",

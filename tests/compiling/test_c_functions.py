@@ -13,7 +13,9 @@ import pytest
 from numba.core.runtime import _nrt_python, rtsys
 from user_scripts import run_script
 
-from synkhronos._compiling.lean import c_functions, machine_code
+from synkhronos._compiling.kept.machine_code import CFunction
+from synkhronos._compiling.kept.pickles import pickled
+from synkhronos._compiling.lean import c_functions
 
 LENGTH = 2
 DATA = (np.array([2, 3], np.int32), np.array([[True, False, True]]))
@@ -21,7 +23,7 @@ RECORD = np.array([DATA[0].ctypes.data, 2, DATA[1].ctypes.data, 1, 3], np.uintp)
 PLACES = [c_functions.Place.of(DATA[0], 0, 1), c_functions.Place.of(DATA[1], 2, 3)]
 
 
-def called(function: machine_code.CFunction, *numbers: int, arrays: Sequence[np.ndarray]) -> int:
+def called(function: CFunction, *numbers: int, arrays: Sequence[np.ndarray]) -> int:
     """The code of a call with these numbers and arrays, and the record."""
     kinds = [ctypes.c_uint64] * len(numbers) + [ctypes.c_void_p] * (len(arrays) + 1)
     code = ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(function.address)
@@ -29,7 +31,7 @@ def called(function: machine_code.CFunction, *numbers: int, arrays: Sequence[np.
     return found
 
 
-def gradient_of(function: machine_code.CFunction, *point: float) -> tuple[int, list[float]]:
+def gradient_of(function: CFunction, *point: float) -> tuple[int, list[float]]:
     """The code, and the value and the gradient that are written."""
     x, gradient, value = np.array(point), np.full(LENGTH, 7.0), np.full(1, 7.0)
     code = called(function, len(x), arrays=[x, gradient, value])
@@ -37,7 +39,7 @@ def gradient_of(function: machine_code.CFunction, *point: float) -> tuple[int, l
 
 
 @pytest.fixture(scope="module")
-def density() -> machine_code.CFunction:
+def density() -> CFunction:
     """Of a function that raises with a text, or with a number of the call, if so asked."""
 
     @numba.njit
@@ -63,7 +65,7 @@ def counted() -> Iterator[None]:
     _nrt_python.memsys_disable_stats()
 
 
-def test_values_and_codes(density: machine_code.CFunction) -> None:
+def test_values_and_codes(density: CFunction) -> None:
     """Numbers of any dtype and arrays with strides are written as doubles."""
     assert gradient_of(density, 1.5, 0.1) == (0, [4.75, 3.0, float(np.float32(0.1 * 3))])
     for point, code in (
@@ -108,7 +110,7 @@ def test_an_expansion_writes_all_variables() -> None:
 
 @pytest.mark.usefixtures("counted")
 @pytest.mark.parametrize("point", [(1.5, 0.1), (100.0, 0.0), (200.0, 5.0), (1.0, np.nan)])
-def test_nothing_stays_allocated(density: machine_code.CFunction, point: tuple[float, ...]) -> None:
+def test_nothing_stays_allocated(density: CFunction, point: tuple[float, ...]) -> None:
     """Results are freed, and what numba allocates for an exception with a number."""
     before = rtsys.get_allocation_stats()
     for _ in range(50):
@@ -122,33 +124,32 @@ def test_nothing_stays_allocated(density: machine_code.CFunction, point: tuple[f
 LOADED = """
     import ctypes, sys
     from pathlib import Path
-    import numba.core.compiler
     import numpy as np
-    numba.core.compiler.compile_extra = numba.core.compiler.compile_internal = None
-    from synkhronos._compiling.lean import machine_code
+    from synkhronos._compiling.kept.machine_code import CFunction
+    from synkhronos._compiling.kept.pickles import unpickled
     for name in sys.argv[1:]:
-        function = machine_code.loaded(Path(name).read_bytes())
+        function = CFunction.of(unpickled(Path(name).read_bytes()))
         x, gradient, value = np.array([1.5, 0.1]), np.zeros(2), np.zeros(1)
         code = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, *[ctypes.c_void_p] * 4)
         code = code(function.address)(2, *[a.ctypes.data for a in (x, gradient, value)], None)
-        print(code, *[number.hex() for number in [*value, *gradient]])
+        print(code, *[number.hex() for number in [*value, *gradient]], "numba" in sys.modules)
 """
 
 
 def test_another_process_loads_the_machine_code(tmp_path: Path) -> None:
-    """It compiles nothing, and computes the same bits; so does this process."""
+    """It imports no numba, and computes the same bits; so does this process."""
 
     @numba.njit
     def of_point(x: Any) -> Any:
         return np.exp(x[0]), np.sin(x)
 
     found = c_functions.log_density(of_point, LENGTH, [])
-    assert found.object_code is not None
-    (tmp_path / "code").write_bytes(found.object_code)
+    assert found.code is not None
+    (tmp_path / "code").write_bytes(pickled(found.code))
     code, numbers = gradient_of(found, 1.5, 0.1)
-    wanted = [str(code), *[float(number).hex() for number in numbers]]
+    wanted = [str(code), *[float(number).hex() for number in numbers], "False"]
     assert run_script(tmp_path, LOADED, "code").split() == wanted
-    assert gradient_of(machine_code.loaded(found.object_code), 1.5, 0.1) == (code, numbers)
+    assert gradient_of(CFunction.of(found.code), 1.5, 0.1) == (code, numbers)
 
 
 def test_code_with_addresses_of_this_process_is_not_kept() -> None:
@@ -160,5 +161,5 @@ def test_code_with_addresses_of_this_process_is_not_kept() -> None:
         return double(x[0]), x
 
     found = c_functions.log_density(of_point, LENGTH, [])
-    assert found.object_code is None
+    assert found.code is None
     assert gradient_of(found, 1.5, 0.1) == (0, [3.0, 1.5, 0.1])

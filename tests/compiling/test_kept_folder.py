@@ -13,7 +13,7 @@ from unprivileged import unprivileged
 
 import synkhronos as synk
 from synkhronos._compiling.kept import folder as folders
-from synkhronos._compiling.kept.folder import Folder, kept_folder
+from synkhronos._compiling.kept.folder import Folder, is_keeping, keeping, kept_folder
 
 KEY = "0a1b"
 DATA = b"machine code" * 100
@@ -132,6 +132,11 @@ def test_the_environment_switches_it_off_and_bounds_it(
     monkeypatch.delenv(folders.SETTING, raising=False)
     found = kept_folder()
     assert found == Folder(tmp_path / "synkhronos-kept", 500_000_000)
+    for wanted in (False, True):
+        with keeping(wanted):
+            assert is_keeping() is wanted
+            assert kept_folder() == (found if wanted else None)
+            assert kept_folder(even_if_off=True) == found
     monkeypatch.setenv(folders.SETTING, "7")
     assert kept_folder() == Folder(found.path, 7_000_000)
     monkeypatch.setenv(folders.SETTING, "0")

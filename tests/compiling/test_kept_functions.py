@@ -171,7 +171,8 @@ def test_what_may_be_overwritten(keeping: Folder, mutable: bool) -> None:
 
 
 def test_updates_givens_and_random_numbers(keeping: Folder) -> None:
-    """Each function has its own variables, and each call moves them."""
+    """Each function has its own variables, and each call moves them. Machine code is kept, too."""
+    of_numba: list[bool] = []
 
     def run() -> list[Any]:
         x, y = pt.vector("x", dtype="float64"), pt.vector("y", dtype="float64")
@@ -186,6 +187,7 @@ def test_updates_givens_and_random_numbers(keeping: Folder) -> None:
             mode=MODE,
         )
         values = [*f(np.ones(3)), *f(np.ones(3))]
+        of_numba.append(hasattr(f.vm.jit_fn, "py_func"))
         return [
             *bits(values),
             *bits([count.get_value()]),
@@ -194,7 +196,29 @@ def test_updates_givens_and_random_numbers(keeping: Folder) -> None:
 
     expected = run()
     assert run() == expected == run()
+    assert of_numba == [True, False, False]
     assert keeping.size()[0] == 1
+
+
+class OfUser(np.random.Generator):
+    """numba's own code takes it as well."""
+
+
+def test_generators_are_released_and_others_are_numba_s(keeping: Folder) -> None:
+    rng = pytensor.shared(np.random.default_rng(5), name="rng")
+    after, drawn = pt.random.poisson(3.0, rng=rng, size=(4,), return_next_rng=True)
+    plain = pytensor.function([], drawn, updates={rng: after}, mode=MODE)
+    plain()
+    kept = pytensor.function([], drawn, updates={rng: after}, mode=MODE)
+    found = []
+    for function in (plain, kept):
+        for kind in (np.random.Generator, OfUser):
+            given = kind(np.random.PCG64(7))
+            before = sys.getrefcount(given)
+            found.append([function.vm.jit_fn(given)[0].tolist() for _ in range(3)])
+            assert sys.getrefcount(given) == before
+    assert found == [found[0]] * 4
+    assert not hasattr(kept.vm.jit_fn, "py_func")
 
 
 def test_no_value_of_a_shared_variable_is_kept(keeping: Folder) -> None:

@@ -11,6 +11,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keyed_graphs as graphs
@@ -134,6 +135,17 @@ def test_operations_of_the_user_count_with_their_code(monkeypatch: pytest.Monkey
     assert graph_key([X, Y], [Scaled(2.0)(X)], registries=[Registry]) != before
 
 
+class _Changed:
+    """PyTensor's flags, and another value of one."""
+
+    def __init__(self, name: str) -> None:
+        assert hasattr(pytensor.config, name)
+        self._name = name
+
+    def __getattr__(self, name: str) -> object:
+        return "another" if name == self._name else getattr(pytensor.config, name)
+
+
 def test_the_machine_is_a_part_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Versions, this package's own files, the processor, settings of numba, PyTensor's flags."""
     before = keys.machine()
@@ -144,7 +156,8 @@ def test_the_machine_is_a_part_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         return keys.machine()
 
     assert now() == before
-    for name in ("numpy", "pytensor", "pymc", "numba", "llvmlite", "nutpie"):
+    assert {"numpy", "pytensor", "pymc", "numba", "llvmlite", "nutpie"} < set(keys._VERSIONS)
+    for name in keys._VERSIONS:
         with monkeypatch.context() as patch:
             known = keys.version
             patch.setattr(keys, "version", lambda n, k=known, o=name: "0" if n == o else k(n))
@@ -162,12 +175,19 @@ def test_the_machine_is_a_part_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         patch.setenv("NUMBA_OPT", "0")
         assert now() != before
     with monkeypatch.context() as patch:
+        patch.setattr("llvmlite.binding.targets.has_svml", lambda: True)
+        assert now() == before
+        patch.setattr(keys.ctypes, "CDLL", lambda name: None)
+        assert now() != before
+    with monkeypatch.context() as patch:
         (tmp_path / "edited.py").write_text("")
         patch.setattr(sys.modules["synkhronos"], "__path__", [str(tmp_path)])
         assert now() != before
-    for flag in ({"floatX": "float32"}, {"numba__fastmath": not pytensor.config.numba__fastmath}):
-        with pytensor.config.change_flags(**flag):
-            assert now() != before, flag
+    assert {"floatX", "numba__fastmath", "optimizer", "optimizer_excluding"} < set(keys._FLAGS)
+    for name in keys._FLAGS:
+        with monkeypatch.context() as patch:
+            patch.setattr(keys, "pytensor", SimpleNamespace(config=_Changed(name)))
+            assert now() != before, name
     assert now() == before
 
 

@@ -426,17 +426,18 @@ def test_nutpie_samples_the_copy() -> None:
 def test_nutpie_that_freezes_a_copy_is_told_of(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compile_pymc = pytest.importorskip("nutpie.compile_pymc")
+    nutpie = pytest.importorskip("nutpie")
+    compile_pymc = nutpie.compile_pymc
     copy = synk.pymc.fast(regression())
 
     def compiled(model: pm.Model, **kwargs: object) -> None:
         raise RuntimeError("frozen" if "logp" not in vars(model) else "as it is")
 
-    monkeypatch.setattr(compile_pymc, "_compile_pymc_model_numba", compiled)
+    monkeypatch.setattr(compile_pymc, "_make_functions", compiled)
     for freeze, found in ((False, "as it is"), (True, "frozen")):
         assert not caplog.records
         with pytest.raises(RuntimeError, match=found):
-            compile_pymc.compile_pymc_model(copy, freeze_model=freeze)
+            nutpie.compile_pymc_model(copy, freeze_model=freeze)
     [record] = caplog.records
     assert record.getMessage().startswith("nutpie copies the model (freeze_dims_and_data), and the")
 

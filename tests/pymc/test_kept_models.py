@@ -237,6 +237,36 @@ def test_other_data_of_a_graph_are_not_compiled_in_another_slot(
     assert len(compiled) == 2
 
 
+def draws_of(copy: pm.Model) -> np.ndarray:
+    """Draws by the user's own call of PyMC."""
+    given = {"draws": 20, "tune": 30, "chains": 1, "cores": 1, "random_seed": 1, "quiet": True}
+    given |= {"progressbar": False, "compute_convergence_checks": False, "backend": "numba"}
+    found: np.ndarray = pm.sample(model=copy, nuts_sampler="nutpie", **given).posterior["a"].values
+    return found
+
+
+@pytest.mark.thorough
+def test_a_copy_by_fast_is_not_compiled_again(
+    folder: Folder, compiled: list[pm.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `pm.sample`, nor by nutpie; data that are set are those of the draws."""
+    first = draws_of(synk.pymc.fast(with_data()))
+    copy = synk.pymc.fast(with_data())
+    with monkeypatch.context() as patch:
+        patch.setattr(mcmc.tg, "grad", None)
+        assert np.array_equal(draws_of(copy), first)
+    nutpie.compile_pymc_model(synk.pymc.fast(with_data()))
+    assert len(compiled) == 1
+    with copy:
+        pm.set_data({"x": np.round(kept_models._X[:, 1])})
+    second = draws_of(copy)
+    assert not np.array_equal(second, first)
+    made_before = len(compiled)
+    monkeypatch.setattr(models, "kept_folder", lambda: None)
+    assert np.array_equal(draws_of(copy), second)
+    assert len(compiled) == made_before + 1
+
+
 def test_the_model_of_another_thread_is_compiled_as_it_is(folder: Folder) -> None:
     """Functions of nutpie and PyMC are restored when the last model was sampled."""
     before = nutpie.compile_pymc_model, mcmc.assign_step_methods
@@ -285,6 +315,56 @@ def test_a_model_that_calls_python_is_not_kept(
         synk.pymc.sample(model, backend="numba", nuts_sampler="nutpie", **given)
         assert len(compiled) == count
         assert "is not kept: " in caplog.text
+
+
+TOGETHER = """
+import sys, time
+from pathlib import Path
+tests, place, mine, other = sys.argv[1:]
+sys.path.insert(0, tests)
+import kept_models
+from synkhronos._compiling.kept.folder import Folder
+from synkhronos.pymc._kept import models
+
+def write_together(folder, key, data, write=Folder.write):
+    Path(mine + key).touch()
+    until = time.monotonic() + 240
+    while not Path(other + key).exists():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    write(folder, key, data)
+
+Folder.write = write_together
+models.kept_folder = lambda: Folder(Path(place))
+print(kept_models.sampled("schools"))
+"""
+
+
+@pytest.mark.thorough
+def test_two_processes_that_compile_a_model_at_the_same_time(
+    folder: Folder, compiled: list[pm.Model], tmp_path: Path
+) -> None:
+    """Each keeps it: there is one whole entry, and no draw differs."""
+    tests, names = str(Path(kept_models.__file__).parent), ("one-", "two-")
+    scripts = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                TOGETHER,
+                tests,
+                folder.path,
+                *(str(tmp_path / n) for n in each),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for each in (names, names[::-1])
+    ]
+    one, two = (script.communicate(timeout=LIMIT)[0] for script in scripts)
+    assert one == two == f"{kept_models.sampled('schools')}\n"
+    assert not compiled
+    assert all(path.suffix == ".kept" for path in folder.path.iterdir())
 
 
 KINDS = ("regression", "mixture", "walk", "process", "covariance", "levels", "custom", "loop")

@@ -24,8 +24,8 @@ nutpie = pytest.importorskip("nutpie", reason="nutpie is not installed")
 from nutpie import compile_pymc  # noqa: E402
 
 import synkhronos as synk  # noqa: E402
+from synkhronos._compiling.kept.machine_code import CFunction  # noqa: E402
 from synkhronos._compiling.lean.closed import ClosedLinker  # noqa: E402
-from synkhronos._compiling.lean.machine_code import loaded  # noqa: E402
 from synkhronos._compiling.lean.mode import with_lean  # noqa: E402
 from synkhronos._libraries.library import tell  # noqa: E402
 from synkhronos.pymc._density import nutpie as _nutpie  # noqa: E402
@@ -120,7 +120,7 @@ def test_codes_and_bits_are_those_of_nutpie() -> None:
         ours = [nutpie.compile_pymc_model(model()) for _ in range(2)]  # one is in numba's cache
     with _nutpie._in_mode_of_groups():  # numba compiles the C functions around the same code
         plain = nutpie.compile_pymc_model(model())
-    again = loaded(ours[1].compiled_logp_func.object_code)
+    again = CFunction.of(ours[1].compiled_logp_func.code)
     for x in ([0.3, 0.1], [np.nan, 0.1], [0.3, 800.0], [0.3, -800.0], [0.3]):
         point = np.array(x)
         code, value, gradient = called(plain, point)

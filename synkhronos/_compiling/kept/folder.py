@@ -17,6 +17,7 @@ import secrets
 import stat
 import struct
 from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -35,6 +36,7 @@ _HEAD = struct.Struct("<16sQ32s")  # magic with version, length, digest of key a
 _MAGIC = b"synkhronos kept1"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OPENS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_is_wanted = ContextVar("_is_wanted", default=True)
 _told: set[str] = set()  # folders that were refused with a warning
 
 
@@ -53,7 +55,23 @@ def kept_folder(even_if_off: bool = False) -> Folder | None:
     if not text.isdecimal():
         raise InputError(f"{SETTING} is {text!r}: give megabytes, such as 500; 0 keeps nothing")
     folder = Folder(place(), int(text) * 1_000_000)
-    return folder if (folder.limit or even_if_off) and folder.is_safe() else None
+    is_on = folder.limit > 0 and _is_wanted.get()
+    return folder if (is_on or even_if_off) and folder.is_safe() else None
+
+
+@contextlib.contextmanager
+def keeping(wanted: bool) -> Iterator[None]:
+    """A context in which nothing is kept, or taken from what is kept, unless that is wanted."""
+    token = _is_wanted.set(wanted)
+    try:
+        yield
+    finally:
+        _is_wanted.reset(token)
+
+
+def is_keeping() -> bool:
+    """Whether this context keeps something, unless the environment says otherwise."""
+    return _is_wanted.get()
 
 
 def place() -> Path:

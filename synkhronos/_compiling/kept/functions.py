@@ -19,7 +19,7 @@ from pytensor.graph.rewriting.basic import copy_stack_trace
 
 from synkhronos._compiling.kept.folder import Folder, kept_folder
 from synkhronos._compiling.kept.keys import Unkeyed, graph_key
-from synkhronos._compiling.kept.machine_code import Code, NotLoadable, code_of, first_of
+from synkhronos._compiling.kept.machine_code import NotLoadable, PythonCode, code_of, first_of
 from synkhronos._compiling.kept.pickles import pickled, unpickled
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.numba import NUMBA
@@ -98,14 +98,14 @@ class KeptFunction:
 
     Attributes
     ----------
-    codes : list of Code
+    codes : list of PythonCode
         Machine code, each for other types of arguments.
     """
 
     def __init__(self, folder: Folder, key: str) -> None:
         self._folder, self._key = folder, key
         self._graph: bytes | None = None
-        self.codes: list[Code] = []
+        self.codes: list[PythonCode] = []
 
     def restore(self, fgraph: FunctionGraph) -> bool:
         """Give a graph the outputs that it was rewritten to; False if they are not kept."""

@@ -7,6 +7,7 @@ the key count by their names, all others by their code.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import platform
@@ -156,7 +157,18 @@ def _processor() -> tuple[object, ...]:
     given = {n: v for n, v in os.environ.items() if n.startswith("NUMBA_")}
     settings = sorted(given.items() - {(n, given.get(n)) for n in _OF_PROCESSES})
     features = llvm.get_host_cpu_features()
-    return (llvm.get_host_cpu_name(), sorted(features.items()), settings)
+    svml = llvm.targets.has_svml() and _finds_svml()
+    return (llvm.get_host_cpu_name(), sorted(features.items()), settings, svml)
+
+
+def _finds_svml() -> bool:
+    """Whether Intel's SVML is there: numba then takes functions such as exp from it."""
+    name = {"linux": "libsvml.so", "darwin": "libsvml.dylib"}.get(sys.platform, "svml_dispmd")
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
 
 
 def _stamp(path: str) -> tuple[int, int]:

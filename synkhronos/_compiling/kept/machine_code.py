@@ -10,11 +10,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from synkhronos._compiling.kept.pickles import pickled, unpickled
 from synkhronos._libraries.library import extension
 from synkhronos._libraries.numba import NUMBA
 
-NEEDED = re.compile(rb"missing Environment: ([\w$.]+)")  # numba's error, in code that calls Python
+_NEEDED = re.compile(rb"missing Environment: ([\w$.]+)")  # numba's error, in code that calls Python
 # a name of each module in C that has the functions which numba's code calls, and their prefix
 _PREFIXES = {"c_helpers": "numba_", "meminfo_new": "NRT_"}
 # bits of numpy's flags: which of them a layout needs, and their value
@@ -33,6 +34,9 @@ _TYPE, _SIZE, _ITEMS = 8, 16, 24
 _NDIM, _DTYPE, _FLAGS = 24, 56, 64
 _ORDER, _NUMBER = 26, 28
 _DIGEST = 20  # bytes of numba's digests of pickles
+_SYMBOL = struct.Struct("<IBBHQQ")  # of ELF: its name, and where it is defined (0: elsewhere)
+
+type Argument = tuple[int, int, int, int] | None
 
 
 class NotLoadable(Exception):
@@ -41,22 +45,136 @@ class NotLoadable(Exception):
 
 @dataclass(frozen=True)
 class Code:
-    """Machine code for some types of arguments.
+    """Machine code of a function.
+
+    Attributes
+    ----------
+    objects : tuple of bytes
+        Object files, which call each other.
+    name : str
+        The function.
+    environments : tuple
+        Of code that calls Python: names, and the objects that it reads.
+    symbols : tuple of str
+        Functions of other libraries.
+    """
+
+    objects: tuple[bytes, ...]
+    name: str
+    environments: tuple[tuple[str, tuple[object, ...]], ...]
+    symbols: tuple[str, ...]
+
+    @classmethod
+    def of(cls, objects: Sequence[bytes], name: str, environments: Mapping[str, Any]) -> Self:
+        """The code in these objects, with environments of numba by their names.
+
+        Raises
+        ------
+        NotLoadable
+        """
+        if not _fits() or not all(each.startswith(b"\x7fELF") for each in objects):
+            raise NotLoadable("it has another format")
+        if None in environments.values():
+            raise NotLoadable("it needs environments of other functions")
+        known = {name: tuple(each.consts) for name, each in environments.items()}
+        if not all(isinstance(each, np.dtype) for those in known.values() for each in those):
+            raise NotLoadable("it names objects of Python")
+        symbols = {each for data in objects for each in _symbols(data)}
+        needed = {name for name, is_here in symbols if not is_here and (name, True) not in symbols}
+        return cls(tuple(objects), name, tuple(sorted(known.items())), tuple(sorted(needed)))
+
+    def engine(self, assembly: str = "") -> tuple[Any, list[object]]:
+        """An engine of LLVM with this code and another module, and its environments.
+
+        Raises
+        ------
+        NotLoadable
+        """
+        import llvmlite.binding as llvm
+
+        dynamic = _libraries()
+        for name in self.symbols:
+            if llvm.address_of_symbol(name) is None and not hasattr(ctypes.pythonapi, name):
+                raise NotLoadable(f"there is no {name}")
+        if any(name.startswith(("numba_xxgem", "numba_xxdot")) for name in self.symbols):
+            _find_blas()
+        try:
+            target = llvm.Target.from_default_triple().create_target_machine(opt=2)
+            engine = llvm.create_mcjit_compiler(llvm.parse_assembly(assembly), target)
+            for data in self.objects:
+                engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+            engine.finalize_object()
+        except RuntimeError as exc:
+            raise NotLoadable(str(exc)) from None
+        environments = []
+        for name, consts in self.environments:
+            made = dynamic.Environment({})
+            made.consts.extend(consts)
+            place = engine.get_global_value_address(name)
+            ctypes.c_void_p.from_address(place).value = id(made)
+            environments.append(made)
+        return engine, environments
+
+
+def needed_environments(object_code: bytes) -> set[str]:
+    """The names of the environments of functions that call Python."""
+    return {found.decode() for found in _NEEDED.findall(object_code)}
+
+
+def _symbols(object_code: bytes) -> Iterable[tuple[str, bool]]:
+    """The names of machine code, and whether they are defined there."""
+    import llvmlite.binding as llvm
+
+    sections = {s.name(): s.data() for s in llvm.ObjectFileRef.from_data(object_code).sections()}
+    names = sections[b".strtab"]
+    for start, _, _, section, _, _ in _SYMBOL.iter_unpack(sections[b".symtab"]):
+        if start:
+            yield names[start : names.index(b"\0", start)].decode(), section != 0
+
+
+@dataclass(frozen=True, eq=False)
+class CFunction:
+    """A C function, for as long as this object lives.
+
+    Attributes
+    ----------
+    address : int
+    code : Code or None
+        Its machine code, for each process on the same processor. As with any machine code, who can
+        write it can do all that the process can. None: it needs more than a fresh process has.
+    """
+
+    address: int
+    code: Code | None
+    _owner: object  # holds the memory of the code
+
+    @classmethod
+    def of(cls, code: Code) -> Self:
+        """The function of machine code: nothing is compiled, and numba is not imported.
+
+        Raises
+        ------
+        NotLoadable
+        """
+        held = code.engine()
+        return cls(held[0].get_function_address(code.name), code, held)
+
+
+@dataclass(frozen=True)
+class PythonCode(Code):
+    """Machine code of a function that Python calls, for some types of arguments.
 
     Attributes
     ----------
     arguments : tuple
-        Of an array the number of its dtype, of axes, bits of its flags, and the value of these.
+        Of an array the number of its dtype, of axes, bits of its flags, and the value of these; of
+        a generator of random numbers None.
     """
 
-    object_code: bytes
-    name: str
-    environments: tuple[tuple[str, tuple[np.dtype, ...]], ...]
-    symbols: tuple[str, ...]
-    arguments: tuple[tuple[int, int, int, int], ...]
+    arguments: tuple[Argument, ...] = ()
 
 
-def code_of(payload: Any) -> Code:
+def code_of(payload: Any) -> PythonCode:
     """The code in what numba writes to its cache: library, description, environment, signature.
 
     Raises
@@ -64,75 +182,44 @@ def code_of(payload: Any) -> Code:
     NotLoadable
     """
     (_, kind, data), described, environment, signature, _, lifted, _, run_first, others = payload
-    if kind != "object" or lifted or run_first or sys.byteorder != "little" or not _fits():
+    if kind != "object" or lifted or run_first or sys.byteorder != "little":
         raise NotLoadable("it needs more of numba")
-    import llvmlite.binding as llvm
-
-    object_code, bitcode = data
-    if not object_code.startswith(b"\x7fELF"):
-        raise NotLoadable("it has another format")
-    functions = llvm.parse_bitcode(bitcode).functions
-    needed = [f.name for f in functions if f.is_declaration and not f.name.startswith("llvm.")]
-    known = {each.env_name: each for each in (*others, environment)}
-    names = {m.decode() for m in NEEDED.findall(object_code)} | {environment.env_name}
-    if not names <= known.keys():
-        raise NotLoadable("it needs environments of other functions")
-    consts = tuple((name, tuple(known[name].consts)) for name in sorted(names))
-    if not all(isinstance(each, np.dtype) for _, those in consts for each in those):
-        raise NotLoadable("it names objects of Python")
     arguments = tuple(_argument(each) for each in signature.args)
     name = described.llvm_cpython_wrapper_name
-    return Code(object_code, name, consts, tuple(sorted(needed)), arguments)
+    known = {each.env_name: each for each in (*others, environment)}
+    needed = {environment.env_name, *needed_environments(data[0])}
+    found = Code.of([data[0]], name, {name: known.get(name) for name in needed})
+    return PythonCode(**vars(found), arguments=arguments)
 
 
-def _argument(kind: Any) -> tuple[int, int, int, int]:
+def _argument(kind: Any) -> Argument:
+    if type(kind).__name__ == "NumPyRandomGeneratorType":
+        return None
     if type(kind).__name__ != "Array" or kind.layout not in _LAYOUTS or not kind.aligned:
-        raise NotLoadable(f"it takes {kind}, which is no array")
+        raise NotLoadable(f"it takes {kind}, which is no array or generator")
     mask, value = _LAYOUTS[kind.layout]
     value |= _ALIGNED | (_WRITEABLE if kind.mutable else 0)
     return np.dtype(str(kind.dtype)).num, kind.ndim, mask | _ALIGNED | _WRITEABLE, value
 
 
-def function_of(code: Code, other: Callable[..., object]) -> Callable[..., object]:
+def function_of(code: PythonCode, other: Callable[..., object]) -> Callable[..., object]:
     """The function of machine code; it calls `other` with arguments of other types.
 
     Raises
     ------
     NotLoadable
     """
-    import llvmlite.binding as llvm
-
-    dynamic = _libraries()
-    for name in code.symbols:
-        if llvm.address_of_symbol(name) is None and not hasattr(ctypes.pythonapi, name):
-            raise NotLoadable(f"there is no {name}")
-    if any(name.startswith(("numba_xxgem", "numba_xxdot")) for name in code.symbols):
-        _find_blas()
-    try:
-        guard = llvm.parse_assembly(_guard(code, id(other)))
-        target = llvm.Target.from_default_triple().create_target_machine(opt=2)
-        engine = llvm.create_mcjit_compiler(guard, target)
-        engine.add_object_file(llvm.ObjectFileRef.from_data(code.object_code))
-        engine.finalize_object()
-    except RuntimeError as exc:
-        raise NotLoadable(str(exc)) from None
-    environments = []
-    for name, consts in code.environments:
-        made = dynamic.Environment({})
-        made.consts.extend(consts)
-        place = engine.get_global_value_address(name)
-        ctypes.c_void_p.from_address(place).value = id(made)
-        environments.append(made)
+    engine, environments = code.engine(_guard(code, id(other)))
     address = engine.get_function_address("synkhronos_guard")
     held = (engine, other, *environments)
     module = sys.modules[__name__]
-    found: Callable[..., object] = dynamic.make_function(
+    found: Callable[..., object] = _libraries().make_function(
         module, "kept", "", address, environments[0], held
     )
     return found
 
 
-def _guard(code: Code, other: int) -> str:
+def _guard(code: PythonCode, other: int) -> str:
     """A function in LLVM's language: looks at the arguments, then calls one of two functions."""
     lines = [
         f"declare ptr @{_quoted(code.name)}(ptr, ptr, ptr)",
@@ -142,21 +229,28 @@ def _guard(code: Code, other: int) -> str:
         f"%fits = icmp eq i64 %count, {len(code.arguments)}",
         "br i1 %fits, label %look0, label %other",
     ]
-    for at, (number, ndim, mask, value) in enumerate(code.arguments):
-        tests = []
+    for at, argument in enumerate(code.arguments):
+        following = f"look{at + 1}" if at + 1 < len(code.arguments) else "own"
+        wanted = id(np.random.Generator if argument is None else np.ndarray)
+        inside = following if argument is None else f"in{at}"
         lines += [f"look{at}:", *_read(f"a{at}", "args", _ITEMS + 8 * at, "ptr")]
         lines += [*_read(f"t{at}", f"a{at}", _TYPE, "i64")]
-        lines += [f"%array{at} = icmp eq i64 %t{at}, {id(np.ndarray)}"]
-        lines += [f"br i1 %array{at}, label %in{at}, label %other", f"in{at}:"]
+        lines += [f"%is{at} = icmp eq i64 %t{at}, {wanted}"]
+        lines += [f"br i1 %is{at}, label %{inside}, label %other"]
+        if argument is None:
+            continue
+        number, ndim, mask, value = argument
+        tests = []
+        lines.append(f"in{at}:")
         lines += _read(f"d{at}", f"a{at}", _DTYPE, "ptr")
-        for what, of, place, kind, bits, wanted in (
+        for what, of, place, kind, bits, needed in (
             ("n", "a", _NDIM, "i32", -1, ndim),
             ("f", "a", _FLAGS, "i32", mask, value),
             ("k", "d", _NUMBER, "i32", -1, number),
         ):
             lines += _read(f"{what}{at}", f"{of}{at}", place, kind)
             lines += [f"%{what}{at}m = and {kind} %{what}{at}, {bits}"]
-            lines += [f"%{what}{at}e = icmp eq {kind} %{what}{at}m, {wanted}"]
+            lines += [f"%{what}{at}e = icmp eq {kind} %{what}{at}m, {needed}"]
             tests.append(f"%{what}{at}e")
         lines += _read(f"o{at}", f"d{at}", _ORDER, "i8")
         lines += [f"%o{at}e = icmp ne i8 %o{at}, {ord('>')}"]
@@ -164,7 +258,6 @@ def _guard(code: Code, other: int) -> str:
         for step, test in enumerate(tests):
             lines += [f"%all{at}s{step} = and i1 {all_of}, {test}"]
             all_of = f"%all{at}s{step}"
-        following = f"look{at + 1}" if at + 1 < len(code.arguments) else "own"
         lines += [f"br i1 {all_of}, label %{following}, label %other"]
     if not code.arguments:
         lines += ["look0:", "br label %own"]
@@ -270,7 +363,7 @@ def _find_blas() -> None:
         sys.modules.setdefault(name, extension(name))
 
 
-def first_of(codes: Sequence[Code], other: Callable[..., object]) -> Callable[..., object]:
+def first_of(codes: Sequence[PythonCode], other: Callable[..., object]) -> Callable[..., object]:
     """The functions of several codes as one: each looks whether it fits, and then asks the next.
 
     Raises

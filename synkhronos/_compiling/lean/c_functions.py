@@ -20,7 +20,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from synkhronos._compiling.lean.machine_code import CFunction, linked
+from synkhronos._compiling.kept.machine_code import CFunction
+from synkhronos._compiling.lean.machine_code import linked
 from synkhronos._libraries.numba import (
     ALLOC_FLAG_IDX,
     HASH_BUF_IDX,

@@ -23,6 +23,8 @@ def lean(mode: object) -> Any:
     They are lean ones and, if the group wants them, vectorised ones. Other modes stay as they are.
     """
     found = get_mode(mode)
+    if type(found) is Mode and isinstance(found.linker, LeanLinker):
+        return with_lean(found)
     if type(found) is not Mode or type(found.linker) is not NumbaLinker:
         return mode
     return with_lean(Mode(LeanLinker(), found.provided_optimizer))

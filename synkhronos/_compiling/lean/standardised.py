@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from synkhronos._compiling.lean.machine_code import CFunction, compiled
+from synkhronos._compiling.kept.machine_code import CFunction
+from synkhronos._compiling.lean.machine_code import compiled
 from synkhronos._libraries.numba import cpu_target, for_range
 
 _WORD, _NUMBER = ir.IntType(64), ir.DoubleType()

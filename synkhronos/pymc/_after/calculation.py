@@ -15,14 +15,9 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._errors import InputError
-from synkhronos._libraries.library import usable
 from synkhronos.pymc._after.blocks import block_length, blocks
 from synkhronos.pymc._after.store import Store
 from synkhronos.pymc._after.work import InMemory, Target, Work
-
-# A fresh interpreter compiles a function while it is unpickled, and imports this module before.
-for _module in ("lean.dispatch", "vectorised.dispatch"):
-    usable(f"synkhronos._compiling.{_module}")
 
 type Seed = int | Sequence[int]
 type RandomSeed = Seed | np.random.Generator | np.random.RandomState | None  # as PyMC takes it

@@ -13,12 +13,12 @@ from pymc.model.transform.conditioning import remove_value_transforms
 from pymc.pytensorf import resolve_backend_compile_kwargs
 from xarray import Dataset, DataTree
 
-from synkhronos._compiling.lean.mode import lean
 from synkhronos._errors import InputError
 from synkhronos.pymc._after.calculation import Calculation
 from synkhronos.pymc._after.division import checked, results
 from synkhronos.pymc._after.points import Points, names_of
 from synkhronos.pymc._after.store import check_store
+from synkhronos.pymc._density import functions
 from synkhronos.pymc._reading.models import without_initial_values
 
 
@@ -227,12 +227,8 @@ class Density:
 
     def compiled_from(self, graphs: Any, inputs: Any, given: Mapping[str, Any]) -> Any:
         """The same of other graphs."""
-        return self.model.compile_fn(
-            graphs,
-            inputs=inputs,
-            point_fn=False,
-            **{"on_unused_input": "ignore", **given, "mode": lean(given.get("mode"))},
-        )
+        options = {"on_unused_input": "ignore", "mode": None, "point_fn": False, **given}
+        return functions.compiled(self.model.compile_fn, graphs, inputs=inputs, **options)
 
 
 def posterior_of(idata: DataTree, what: str) -> Dataset:

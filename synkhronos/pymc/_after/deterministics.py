@@ -14,12 +14,12 @@ from pymc.pytensorf import resolve_backend_compile_kwargs
 from pytensor.graph.replace import clone_replace
 from xarray import Dataset, DataTree, merge
 
-from synkhronos._compiling.lean.mode import lean
 from synkhronos._errors import InputError
 from synkhronos.pymc._after.calculation import Calculation
 from synkhronos.pymc._after.division import checked, results
 from synkhronos.pymc._after.points import Points, names_of
 from synkhronos.pymc._after.store import check_store
+from synkhronos.pymc._density import functions
 
 _GROUP = "deterministics"
 
@@ -107,11 +107,11 @@ def compute_deterministics(
     given = resolve_backend_compile_kwargs(backend, compile_kwargs)
     places = {v: v.type(name=v.name) for v in model.free_RVs}
     observed = {v: model.rvs_to_values[v] for v in model.observed_RVs}
-    function = model.compile_fn(
+    function = functions.compiled(
+        model.compile_fn,
         clone_replace([known[n] for n in names], replace=places | observed, rebuild_strict=False),
         inputs=list(places.values()),
-        point_fn=False,
-        **{"on_unused_input": "ignore", **given, "mode": lean(given.get("mode"))},
+        **{"on_unused_input": "ignore", "mode": None, "point_fn": False, **given},
     )
 
     def tree_of(found: Mapping[str, np.ndarray]) -> DataTree:

@@ -17,12 +17,12 @@ from pymc.sampling import sample_prior_predictive as pm_sample_prior_predictive
 from xarray import Dataset, DataTree
 
 from synkhronos._checks import check_integer, shown
-from synkhronos._compiling.lean.mode import lean
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.pymc._after.calculation import Calculation, RandomSeed, seed_of
 from synkhronos.pymc._after.division import checked, results
 from synkhronos.pymc._after.points import Points, names_of
 from synkhronos.pymc._after.store import check_store, seed_in
+from synkhronos.pymc._density import functions
 
 
 class _Compiled:
@@ -42,7 +42,7 @@ def _compiling(model: pm.Model) -> Iterator[_Compiled]:
     compile_fn = model.compile_fn
 
     def compiled(outs: Any, *, inputs: Any = None, mode: Any = None, **given: Any) -> Any:
-        kept.function = compile_fn(outs, inputs=inputs, mode=lean(mode), **given)
+        kept.function = functions.compiled(compile_fn, outs, mode, inputs=inputs, **given)
         kept.inputs = [variable.name for variable in inputs]
         kept.names = [variable.name for variable in outs]
         return kept.function

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._compiling.lean.standardised import AffineMap, StandardisedRecord, functions
 from synkhronos._errors import InputError
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._chains.blocks import TEXT, Block
 
 POSTERIOR, STATISTICS, UNCONSTRAINED = "posterior", "sample_stats", "unconstrained_posterior"
+_OF_MAPS = "synkhronos._compiling.lean.standardised"  # it imports numba
 _ADAPTATIONS = ("diag", "draw_diag", "low_rank")
 # the statistics that nutpie gives for a setting, as in its own trees
 _FOR_SETTINGS = {
@@ -114,15 +114,17 @@ class Kernel:
 
         They begin at the state `after`, with what the tuning has found.
         """
-        by = AffineMap(after["position"], tuned["scales"], tuned["directions"], tuned["factors"])
+        of_maps: Any = importlib.import_module(_OF_MAPS)
+        parts = tuned["scales"], tuned["directions"], tuned["factors"]
+        by = of_maps.AffineMap(after["position"], *parts)
         compiled = self._compiled
-        record = StandardisedRecord(
+        record = of_maps.StandardisedRecord(
             compiled.compiled_logp_func.address,
             compiled.compiled_expand_func.address,
             compiled.user_data.ctypes.data,
             by,
         )
-        log_density, expansion = functions()
+        log_density, expansion = of_maps.functions()
 
         def start(_: object) -> np.ndarray:
             record.begin()

@@ -16,6 +16,7 @@ from pymc.stats.convergence import log_warnings, run_convergence_checks
 from pymc.util import get_random_generator
 from xarray import Dataset, DataTree, concat
 
+from synkhronos._compiling.kept.folder import is_keeping
 from synkhronos._compiling.progress import tell
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import Group, Task
@@ -243,6 +244,7 @@ def _arguments_of(node: int, counts: Sequence[int], arguments: Mapping[str, Any]
     given["compute_convergence_checks"] = False  # they need all chains
     if (stored := current()) is not None:
         given["folder"] = replace(stored, first=first)
+    given["keep"] = is_keeping()
     if isinstance(given.get("initvals"), Sequence):
         given["initvals"] = given["initvals"][first : first + counts[node]]
     if node:

@@ -22,7 +22,8 @@ from pytensor.gradient import NullTypeGradError
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 
-from synkhronos._checks import is_integer, plain, shown
+from synkhronos._checks import check_flag, is_integer, plain, shown
+from synkhronos._compiling.kept.folder import keeping
 from synkhronos._compiling.progress import silent, tell
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError, InputTypeError
@@ -33,7 +34,7 @@ from synkhronos.pymc._chains.stored_chains import StoredChains, sampling_into
 from synkhronos.pymc._density.adaptation import AUTO, adapted, check_adaptation
 from synkhronos.pymc._density.divided import check_counts
 from synkhronos.pymc._density.estimate import gradients_in_turn
-from synkhronos.pymc._density.fast import Faster
+from synkhronos.pymc._density.faster import Faster
 from synkhronos.pymc._density.likelihood import mode_of
 from synkhronos.pymc._density.nutpie import sample as pm_sample
 from synkhronos.pymc._density.step_methods import chosen_by
@@ -152,6 +153,7 @@ def sample(
     repeated: bool = True,
     folder: str | os.PathLike[str] | StoredChains | None = None,
     adaptation: str | None = None,
+    keep: bool = True,
     **kwargs: Any,
 ) -> Any:
     """`pm.sample` in less time: a faster gradient on each core, and several cores for a chain.
@@ -203,6 +205,9 @@ def sample(
         The metric that nutpie learns; ``nuts={"adaptation": ...}`` names it too. "auto" chooses
         "diag" or "low_rank" by a short warm-up, and a line says which and why. Other samplers have
         metrics of their own, which "auto" leaves. Default: that of nutpie, "diag".
+    keep : bool
+        Whether what is compiled is kept for later runs, and taken from earlier ones. Draws are the
+        same.
     **kwargs
         Any other argument of `pm.sample`: draws, tune, random_seed, idata_kwargs, progressbar,
         quiet (also without our lines), nuts_sampler, nuts (settings of the sampler) and so on.
@@ -225,7 +230,8 @@ def sample(
     Cost: the model is read in about 0.1 s; if it is cheap to sample, that is all. Else it is
     proved, and measured where there are more cores than chains, which takes some seconds. A model
     that nutpie sampled on this machine before, with the same observed values, is neither compiled
-    nor proved again, in any process; draws are the same (SYNKHRONOS_KEEP=0 switches this off).
+    nor proved again, in any process, and draws are the same. To switch this off, give `keep`, or
+    set SYNKHRONOS_KEEP=0.
 
     With the same random_seed and the same way, draws are bit-identical. In another way or with
     another number of members, they differ by rounding, which grows along a chain. A measurement may
@@ -278,7 +284,8 @@ def sample(
     chains = chains or max(2, cores or min(_MOST_CHAINS, there))
     asked = {"members_per_chain": members_per_chain, "mode": mode}
     asked |= {"row_wise": row_wise, "repeated": repeated, "adaptation": adaptation}
-    with silent(bool(kwargs.get("quiet"))), sampling_into(folder, model, kwargs):
+    quiet, wanted = bool(kwargs.get("quiet")), check_flag("sample: keep", keep)
+    with silent(quiet), keeping(wanted), sampling_into(folder, model, kwargs):
         found = _sample(model, dim, chains, cores, asked, kwargs)
         if kwargs.get("compute_convergence_checks", True):
             tell_of_divergences(found, model)

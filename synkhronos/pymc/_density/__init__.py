@@ -1,4 +1,4 @@
-"""A faster log-density: the likelihood as a graph, its proof, and `fast`, which needs no group.
+"""A faster log-density: the likelihood as a graph, and its proof. Nothing here needs a group.
 
 Each room imports only itself and the rooms before it.
 
@@ -13,11 +13,12 @@ Each room imports only itself and the rooms before it.
 ``proof``         compares the new log-density with the plain one at random points
 ``failures``      raises what nutpie and `pm.find_MAP` would take for a bad point
 ``divided``       what replaces a model's log-density
-``fast``          `fast`: a copy of a model with a faster log-density
+``faster``        a model with a faster log-density
 ``estimate``      the seconds of a gradient, from its graph
 ``step_methods``  which step methods `pm.sample` takes, from one graph of the log-density
 ``metric``        which metric samples a model in less time, from a short warm-up
 ``adaptation``    the choice of the metric where `pm.sample` calls nutpie
+``functions``     PyMC's functions in the mode of groups
 ``late_arviz``    nutpie imported without ArviZ
 ``nutpie``        nutpie's functions, compiled in less time
 ================  ==================================================================================

@@ -7,6 +7,8 @@ Each room imports only itself and the rooms before it.
 ``start``     the function of the initial point: its rewritten graph, evaluated by its operations
 ``entry``     a compiled model of nutpie as bytes, and back
 ``models``    leads `pm.sample` to what is kept of a model
+``copies``    leads PyMC and nutpie to what is kept of models of `fast`
+``fast``      `fast`: a copy of a model with a faster log-density
 ``estimate``  the rows of a model, by which `sample` chooses a way
 ============  ====================================================================================
 

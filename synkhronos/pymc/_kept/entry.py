@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +11,7 @@ from pytensor.graph.basic import Constant, Variable
 
 from synkhronos._compiling.compile_cache import uncacheable
 from synkhronos._compiling.kept.keys import Unkeyed
+from synkhronos._compiling.kept.machine_code import CFunction
 from synkhronos._compiling.kept.pickles import pickled, unpickled
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._kept.graphs import Graphs
@@ -29,7 +29,7 @@ def packed(compiled: Any, graphs: Graphs) -> bytes:
         Its code holds addresses of this process or calls Python, or it reads data that are not of
         the graphs.
     """
-    codes = [compiled.compiled_logp_func.object_code, compiled.compiled_expand_func.object_code]
+    codes = [compiled.compiled_logp_func.code, compiled.compiled_expand_func.code]
     for function in (compiled.logp_func, compiled.expand_func):
         for reason in uncacheable(function):
             raise Unkeyed(reason)
@@ -51,7 +51,6 @@ def packed(compiled: Any, graphs: Graphs) -> bytes:
 
 def unpacked(entry: bytes, graphs: Graphs) -> Any:
     """The compiled model, with the data, dims and coordinates of the model of these graphs."""
-    machine_code: Any = import_module("synkhronos._compiling.lean.machine_code")  # imports numba
     found = unpickled(entry)
     plain = found["plain"]
     names, _, shapes = plain["shape_info"]
@@ -60,7 +59,7 @@ def unpacked(entry: bytes, graphs: Graphs) -> Any:
     data = {key: np.array(v.get_value(), order="C", copy=True) for v, key in keys.items()}
     for value in data.values():
         value.flags.writeable = False
-    log_density, expansion = map(machine_code.loaded, found["codes"])
+    log_density, expansion = map(CFunction.of, found["codes"])
     free = {name: lengths[name] for name in names[: len(graphs.model.free_RVs)]}
     dims, coords = NUTPIE.get("_prepare_dims_and_coords")(
         _named(graphs.model), plain["shape_info"], plain["reparameterized_names"]

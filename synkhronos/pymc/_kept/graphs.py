@@ -39,7 +39,8 @@ class Graphs:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.value = type(model).logp(model)  # not one that replaces it
+        self._replaced = vars(model).get("logp")  # the model's own, or that of `fast`
+        self.value = model.logp()
         drawn = model.unobserved_value_vars
         found = graph_inputs([self.value, *drawn])
         self.shared = [v for v in found if isinstance(v, SharedVariable)]
@@ -52,6 +53,11 @@ class Graphs:
             get_mode("NUMBA"),
             _of_lengths([*model.free_RVs, *drawn]),
         )
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the model still has the log-density that the key was made of."""
+        return vars(self.model).get("logp") is self._replaced
 
     def initial_key(self, overrides: Mapping[Any, Any] | None) -> str:
         """The key of the graph of the initial point, as nutpie asks for it."""

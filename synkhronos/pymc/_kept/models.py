@@ -94,6 +94,19 @@ class KeptModel:
             key = self.key(what, self._data, *more)
             self._folder.write(key, json.dumps(value).encode())
 
+    def assigned(self, assign: Any, step: object, methods: Any) -> Any:
+        """As ``assign_step_methods`` of PyMC, which differentiates the log-density."""
+        if step is not None or methods is not STEP_METHODS:
+            return assign(self.model, step, methods=methods)
+        found: list[Any] = [([], {NUTS: list(self.model.value_vars)})]
+
+        def look() -> bool:
+            found.append(assign(self.model, step, methods=methods))
+            return bool(found[0] == found[1])
+
+        self.by_nuts(look)
+        return found[-1]
+
     def by_nuts(self, look: Callable[[], bool]) -> bool:
         """Whether `pm.sample` gives all parameters to NUTS; `look` differentiates the model."""
         key = self.key("nuts")
@@ -118,8 +131,12 @@ class KeptModel:
     def compiled(self, compile_model: Callable[..., Any], given: dict[str, Any]) -> Any:
         """The compiled model of nutpie, from the folder if it is there."""
         asked = {name: value for name, value in given.items() if value not in (None, False)}
-        is_own = self.form is None and "logp" not in vars(self.model)
-        if asked.keys() - _KEYED or asked.get("backend") != "numba" or not (self.form or is_own):
+        is_own = self.form is None and self.graphs.is_current
+        if (
+            asked.keys() - _KEYED
+            or asked.get("backend", "numba") != "numba"
+            or not (self.form or is_own)
+        ):
             return compile_model(self.model, **given)
         try:
             start = self.graphs.initial_key(asked.get("initial_points"))
@@ -182,18 +199,13 @@ def _kept_of(model: Model) -> KeptModel | None:
 
 
 def _assigned(assign: Any, model: Model, step: object = None, methods: Any = None) -> Any:
-    """As ``assign_step_methods`` of PyMC, which differentiates the log-density."""
-    kept = _kept_of(model) if step is None and methods is STEP_METHODS else None
-    if kept is None:
-        return assign(model, step, methods=methods)
-    found: list[Any] = [([], {NUTS: list(model.value_vars)})]
-
-    def look() -> bool:
-        found.append(assign(model, step, methods=methods))
-        return bool(found[0] == found[1])
-
-    kept.by_nuts(look)
-    return found[-1]
+    """As ``assign_step_methods`` of PyMC."""
+    kept = _kept_of(model)
+    return (
+        assign(model, step, methods=methods)
+        if kept is None
+        else kept.assigned(assign, step, methods)
+    )
 
 
 def _compiled(compile_model: Any, model: Model, **given: Any) -> Any:

@@ -1,0 +1,49 @@
+"""A model whose log-density is computed faster, in whatever samples it."""
+
+from __future__ import annotations
+
+import pytensor.tensor as pt
+from pymc import Model
+from pytensor.tensor import TensorVariable
+
+from synkhronos._compiling.lean.mode import without_c
+from synkhronos._compiling.progress import telling
+from synkhronos._errors import InputError
+from synkhronos.pymc._density.density import density
+from synkhronos.pymc._density.divided import Divided, Replaced
+from synkhronos.pymc._density.likelihood import Likelihood, tell_forms
+from synkhronos.pymc._density.proof import prove
+from synkhronos.pymc._density.serial import DataInGraph, InProcess, sources_of
+from synkhronos.pymc._reading.reading import Reading
+from synkhronos.pymc._reading.rewrites import untraced
+
+
+class Faster(Replaced):
+    """A model with a faster log-density, until `close`."""
+
+    def __init__(
+        self, model: Model, reading: Reading, settable: bool = False, repeated: bool = True
+    ) -> None:
+        super().__init__(model)
+        self._repeated = repeated  # as for `fast`
+        # whether the log-density follows data that the user sets. If not, data are constants
+        self._settable = settable
+        with telling(f"proving {', '.join(reading.names)}"), untraced(), without_c("NUMBA"):
+            value = self._value_of(reading)
+        self.replace(Divided(model, reading, value, self._value_of, lasting=settable))
+
+    def _value_of(self, reading: Reading) -> TensorVariable:
+        """The log-density of these terms' variables, proved."""
+        likelihood = Likelihood(reading, self._repeated)
+        tell_forms(likelihood)
+        data = DataInGraph(likelihood, self._settable)
+        found = prove(reading, InProcess(likelihood, data))
+        if found is not None:
+            raise InputError(
+                f"the faster log-density of {', '.join(reading.names)} is not the plain one: "
+                f"{found}. Sample the model as it is, and please report this"
+            )
+        value = density(likelihood, data.variables, sources_of(likelihood))[0]
+        value = value if data.valid is None else value * data.valid
+        rests = list(reading.rests.values())
+        return pt.add(value, *rests) if rests else value

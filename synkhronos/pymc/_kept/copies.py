@@ -1,0 +1,76 @@
+"""Leads PyMC and nutpie to what is kept of models of `fast`, which the user's own calls sample."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from pymc import Model
+
+from synkhronos._libraries.library import Library, optional_gain
+from synkhronos._libraries.nutpie import NUTPIE
+from synkhronos._libraries.pymc import PYMC
+from synkhronos.pymc._density.late_arviz import import_nutpie
+from synkhronos.pymc._density.nutpie import compiled_soon
+from synkhronos.pymc._kept.models import KeptModel, kept_model
+
+_lock = threading.Lock()
+
+
+class _OfThread(threading.local):
+    assigned: KeptModel | None = None  # the copy that this thread samples next
+
+
+_of_thread = _OfThread()
+
+
+def lead_copies() -> None:
+    """Lead calls of `pm.sample` and nutpie, from now on; other models are sampled as ever."""
+    _replace(PYMC, "assign_step_methods", _assigned)
+    if NUTPIE.is_imported("compile_pymc_model"):
+        _replace(NUTPIE, "compile_pymc_model", _compiled)
+
+
+def _replace(library: Library, name: str, by: Callable[..., Any]) -> None:
+    """Replace a function for good, once."""
+    with _lock, optional_gain():
+        function = library.get(name)
+        if not hasattr(function, "__wrapped__"):
+            library.replace({name: functools.wraps(function)(functools.partial(by, function))})
+
+
+def _is_copy(model: Model) -> bool:
+    return getattr(vars(model).get("logp"), "lasting", False)
+
+
+def _assigned(assign: Any, model: Model, step: object = None, methods: Any = None) -> Any:
+    """As ``assign_step_methods`` of PyMC, which imports nutpie next."""
+    if not _is_copy(model):
+        return assign(model, step, methods=methods)
+    if find_spec("nutpie") is not None:
+        with contextlib.suppress(ImportError):  # PyMC says so
+            import_nutpie()
+            _replace(NUTPIE, "compile_pymc_model", _compiled)
+    _of_thread.assigned = kept = kept_model(model)
+    return (
+        assign(model, step, methods=methods)
+        if kept is None
+        else kept.assigned(assign, step, methods)
+    )
+
+
+def _compiled(compile_model: Any, model: Model, **given: Any) -> Any:
+    """As ``compile_pymc_model`` of nutpie."""
+    if not _is_copy(model):
+        return compile_model(model, **given)
+    kept, _of_thread.assigned = _of_thread.assigned, None
+    if kept is None or kept.model is not model:
+        kept = kept_model(model)
+    with compiled_soon():
+        return (
+            compile_model(model, **given) if kept is None else kept.compiled(compile_model, given)
+        )
