@@ -7,6 +7,10 @@ and numba's caches are empty; the others find them filled, and have other seeds.
 the whole call, and of sampling alone as the sampler notes it. ESS is the smallest bulk effective
 sample size of all parameters. "times" compares the ESS a second with that of the first contender.
 
+"media mix" and "Bambi groups" are fitted by PyMC-Marketing and Bambi, whose ``fit`` calls
+`pm.sample`: as it is, and inside of `synk.pymc.everywhere`. They need these packages, as in the
+environment of ``scripts/test --companions``.
+
 A table for each model and number of chains is printed when it is done. The last table has the ESS a
 second of all of them, and geometric means of "times". A run that fails is told, and left out.
 
@@ -26,6 +30,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +40,7 @@ import numpy as np
 import pymc as pm
 import stan_peer
 from common import describe_machine, show
+from pymc_companions import FITS
 from pymc_gallery_models import MODELS, with_data
 from pymc_gradient import MODELS as REGRESSIONS
 
@@ -53,18 +59,32 @@ CONTENDERS: dict[str, Callable[..., Any]] = {
 }
 
 
+IN_FITS: dict[str, Callable[[], Any]] = {
+    "pm.sample": nullcontext,
+    "synk.pymc.sample": synk.pymc.everywhere,
+}
+
+
 def model_named(name: str) -> pm.Model:
     return with_data(MODELS[name]) if name in MODELS else REGRESSIONS[name]()
 
 
 def child(name: str, contender: str, seed: int, given: dict[str, int]) -> None:
     """Sample once; print seconds and the smallest effective sample size."""
-    model = model_named(name)
-    began = time.perf_counter()
-    found = CONTENDERS[contender](name, model=model, random_seed=seed, tune=given["draws"], **given)
+    given = {**given, "tune": given["draws"], "random_seed": seed}
+    if name in FITS:
+        fit, model = FITS[name]()
+        began = time.perf_counter()
+        with IN_FITS[contender]():
+            found = fit(**given, progressbar=False)
+    else:
+        model = model_named(name)
+        began = time.perf_counter()
+        found = CONTENDERS[contender](name, model=model, **given)
     seconds = time.perf_counter() - began
     ours = contender != STAN
     names = [rv.name for rv in model.free_RVs] if ours else list(found.posterior.data_vars)
+    names = [n for n in names if n in found.posterior]  # Bambi drops some
     sizes = az.ess(found, var_names=names, method="bulk")
     smallest = min(float(np.nanmin(sizes[name].values)) for name in names)
     sampling = float(found.posterior.attrs["sampling_time"])
@@ -115,6 +135,8 @@ def compare(name: str, contenders: list[str], runs: int, given: dict[str, int]) 
     rates: Found = {}
     for contender in contenders:
         if contender == STAN and name not in stan_peer.PROGRAMS:
+            continue
+        if name in FITS and contender not in IN_FITS:
             continue
         with tempfile.TemporaryDirectory() as home:
             done = [run(name, contender, s, given, Path(home)) for s in range(runs + 1)]
@@ -175,7 +197,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--contenders", default="pm.sample,synk.pymc.sample")
     args = parser.parse_args()
-    known = {**MODELS, **REGRESSIONS}
+    known = {**MODELS, **REGRESSIONS, **FITS}
     if unknown := set(args.models) - set(known):
         parser.error(f"no model {', '.join(sorted(unknown))}; there are: {', '.join(known)}")
     contenders = args.contenders.split(",")

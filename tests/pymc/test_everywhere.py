@@ -357,3 +357,29 @@ def test_a_script_that_is_not_changed(kind: str, tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert (done.stdout, done.returncode) == ("beside\n", 0), done.stderr
+
+
+OTHERS = """
+import pymc as pm
+def test_a_caller(): pm.sample
+def test_who_asks_for_pymcs_own(): assert not hasattr(pm.sample, "__wrapped__")
+def test_that_fails(): assert False
+"""
+
+
+@pytest.mark.thorough
+def test_tests_of_others_are_run_twice_and_differences_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "test_others.py").write_text(OTHERS)
+    script = Path(__file__).parents[1] / "others.py"
+    done = subprocess.run(
+        [sys.executable, "-P", str(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-2:] == [
+        "test_others::test_who_asks_for_pymcs_own: passed as it is, failure inside",
+        "3 tests: 2 pass as they are, 1 inside",
+    ]
+    assert done.returncode == 1

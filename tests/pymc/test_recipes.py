@@ -19,6 +19,7 @@ from recipes import run_recipe
 from zoo_companions import COMPANIONS, version_of
 
 import synkhronos as synk
+from synkhronos.pymc._chains import sampling
 from synkhronos.pymc._density.divided import Divided
 
 if not any(map(version_of, COMPANIONS)):
@@ -57,6 +58,20 @@ def ours_asked() -> Iterator[list[pm.Model]]:
 def ours() -> Iterator[list[pm.Model]]:
     with ours_asked() as asked:
         yield asked
+
+
+@contextmanager
+def nothing_cheap() -> Iterator[None]:
+    """Small models get a faster log-density as large ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "_CHEAP_SECONDS", 0.0)
+        yield
+
+
+@pytest.fixture
+def nothing_is_cheap() -> Iterator[None]:
+    with nothing_cheap():
+        yield
 
 
 def means(idata: Any, *names: str) -> dict[str, Any]:
@@ -107,7 +122,10 @@ def found_by_bambi(model: Any, idata: Any, new: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", ["recipe-bambi", "recipe-bambi-members", "recipe-bambi-sample"])
+@pytest.mark.usefixtures("nothing_is_cheap")
+@pytest.mark.parametrize(
+    "name", ["recipe-everywhere-bambi", "recipe-bambi", "recipe-bambi-members"]
+)
 def test_bambi(
     name: str, grouped: pd.DataFrame, by_bambi: dict[str, Any], ours: list[pm.Model]
 ) -> None:
@@ -115,10 +133,10 @@ def test_bambi(
 
     done = run_recipe(name, bambi=bambi, synk=synk, data=grouped, new=NEW)
     synk.close()
-    assert ours or name == "recipe-bambi-sample"  # a small model is sampled plainly
+    assert ours
+    assert done["idata"]["posterior"].attrs["inference_library"] == "nutpie"
     inside = means(done["idata"], "mu")  # by the recipe's own predict
-    new = NEW.assign(x=NEW.x - 10, z=NEW.z + 5) if name == "recipe-bambi-sample" else NEW
-    found = found_by_bambi(done["model"], done["idata"], new)
+    found = found_by_bambi(done["model"], done["idata"], NEW)
     check_near(found, inside, 1e-9)
     check_near(found, RIGHT, 0.3)
     check_near(found, {"x": 3.0, "z": -1.0, "sigma": 0.3}, 0.1)
@@ -135,7 +153,10 @@ def test_draws_of_a_bambi_model_that_sample_has_made(
     model.build()
     how: dict[str, Any] = {"draws": 50, "tune": 200, "chains": 1, "random_seed": 1}
     idata = synk.pymc.sample(model.backend.model, **how)
-    assert any(r.getMessage().startswith("Bambi has centred") for r in caplog.records)
+    told = [r for r in caplog.records if r.getMessage().startswith("Bambi has centred")]
+    assert len(told) == 1
+    with synk.pymc.everywhere(quiet=True):
+        pm.sample(model=model.backend.model, **how)
     model.predict(idata, data=NEW)
     assert abs(means(idata, "mu")["mu"] - RIGHT["mu"]).min() > 10
     fitted = model.fit(inference_method="nutpie", **how)
@@ -160,20 +181,31 @@ def choices() -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True).assign(x=x)
 
 
-def test_hssm(choices: pd.DataFrame, ours: list[pm.Model]) -> None:
+@pytest.fixture(scope="module")
+def by_hssm(choices: pd.DataFrame) -> Any:
+    """HSSM's own way."""
     import hssm
 
     model = hssm.HSSM(choices, model="ddm", include=[{"name": "v", "formula": "v ~ 1 + x"}])
+    with ours_asked() as asked:
+        found = model.sample(sampler="nutpie", random_seed=2)
+    assert not asked
+    return found
+
+
+@pytest.mark.usefixtures("nothing_is_cheap")
+@pytest.mark.parametrize("name", ["recipe-everywhere-hssm", "recipe-hssm"])
+def test_hssm(name: str, choices: pd.DataFrame, by_hssm: Any, ours: list[pm.Model]) -> None:
+    import hssm
+
     names = "v_Intercept", "v_x", "a", "z", "t"
-    plain = model.sample(sampler="nutpie", random_seed=2)
-    assert not ours
-    idata = run_recipe("recipe-hssm", hssm=hssm, synk=synk, data=choices)["idata"]
+    idata = run_recipe(name, hssm=hssm, synk=synk, data=choices)["idata"]
     assert ours
     found = means(idata, *names)
     check_near(found, {"v_x": 0.3, "a": 1.5, "z": 0.5, "t": 0.3}, 0.2)
     check_near({"drift": found["v_Intercept"] + 3 * found["v_x"]}, {"drift": 0.5}, 0.25)
-    check_near(found, means(plain, *names), 0.05)
-    terms = [float(i["log_likelihood"]["rt,response"].mean()) for i in (idata, plain)]
+    check_near(found, means(by_hssm, *names), 0.05)
+    terms = [float(i["log_likelihood"]["rt,response"].mean()) for i in (idata, by_hssm)]
     assert terms[0] == pytest.approx(terms[1], abs=0.01)
 
 
@@ -196,7 +228,7 @@ MIX = "intercept_contribution", "adstock_alpha", "saturation_beta", "saturation_
 def mix() -> dict[str, Any]:
     """The names that the recipes of a media mix use."""
     mmm = pytest.importorskip("pymc_marketing.mmm")
-    names = "MMM", "GeometricAdstock", "LogisticSaturation"
+    names = "MMM", "GeometricAdstock", "LogisticSaturation", "BudgetOptimizerWrapper"
     return {"synk": synk, **{name: getattr(mmm, name) for name in names}}
 
 
@@ -218,9 +250,8 @@ def by_marketing(mix: dict[str, Any], weeks: tuple[pd.DataFrame, pd.Series]) -> 
     return mmm
 
 
-@pytest.mark.parametrize("name", ["recipe-mmm", "recipe-mmm-sample"])
+@pytest.mark.usefixtures("nothing_is_cheap")
 def test_media_mix(
-    name: str,
     mix: dict[str, Any],
     weeks: tuple[pd.DataFrame, pd.Series],
     by_marketing: Any,
@@ -230,19 +261,23 @@ def test_media_mix(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     x, y = weeks
-    done = run_recipe(name, **mix, X=x, y=y)
-    assert ours or name == "recipe-mmm-sample"  # a small model is sampled plainly
+    done = run_recipe("recipe-everywhere-mmm", **mix, pd=pd, X=x, y=y)
+    assert ours
     mmm, again = done["mmm"], done["again"]
     check_near(means(mmm.idata, *MIX), means(by_marketing.idata, *MIX), 0.1)
     assert set(mmm.idata.posterior) == set(by_marketing.idata.posterior)
-    assert set(mmm.idata.children) == set(by_marketing.idata.children)
+    drawn = set(mmm.idata.children) - set(by_marketing.idata.children)
+    assert drawn == {"posterior_predictive", "posterior_predictive_constant_data"}
     assert mmm.idata.attrs.items() >= by_marketing.idata.attrs.items()  # ``save`` adds one
     assert mmm.idata["fit_data"].equals(by_marketing.idata["fit_data"])
     np.testing.assert_array_equal(again.fit_result["y_sigma"], mmm.fit_result["y_sigma"])
     scale = again.model["target_scale"].get_value()
-    drawn = again.sample_posterior_predictive(x, random_seed=1, progressbar=False)["y"]
-    predicted = drawn.mean("sample") * scale
+    predicted = done["predicted"]["y"].mean("sample") * scale
     assert float(abs(predicted.values - y.values).mean()) < 0.15  # the noise has 0.1
+    # all is spent, and more of it where a unit of money sells more
+    budget = done["budget"].to_series()
+    assert budget.sum() == pytest.approx(10, rel=1e-3)
+    assert budget["tv"] > budget["web"]
 
 
 def test_a_media_mix_freezes_a_faster_model_and_the_log_says_so(
@@ -278,25 +313,37 @@ def customers() -> pd.DataFrame:
     return found.assign(customer_id=range(len(rows)))
 
 
+@pytest.fixture(scope="module")
+def by_clv(customers: pd.DataFrame) -> Any:
+    """PyMC-Marketing's own way."""
+    clv = pytest.importorskip("pymc_marketing.clv")
+    model = clv.BetaGeoModel()
+    model.build_model(data=customers)
+    with ours_asked() as asked:
+        model.fit(random_seed=2)
+    assert not asked
+    return model
+
+
+@pytest.mark.usefixtures("nothing_is_cheap")
+@pytest.mark.parametrize("name", ["recipe-everywhere-customers", "recipe-customers"])
 def test_customers(
+    name: str,
     customers: pd.DataFrame,
+    by_clv: Any,
     ours: list[pm.Model],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clv = pytest.importorskip("pymc_marketing.clv")
     monkeypatch.chdir(tmp_path)
-    plain = clv.BetaGeoModel()
-    plain.build_model(data=customers)
-    plain.fit(random_seed=2)
-    assert not ours
-    done = run_recipe("recipe-customers", clv=clv, synk=synk, data=customers)
+    done = run_recipe(name, clv=clv, synk=synk, data=customers)
     assert ours
     names = "r", "alpha", "a", "b"
     found = means(done["customers"].idata, *names)
     check_near(found, {"r": 2, "alpha": 10, "a": 1.5, "b": 4}, 0.25)
-    check_near(found, means(plain.idata, *names), 0.1)
-    bought = [float(m.expected_purchases(future_t=10).mean()) for m in (done["again"], plain)]
+    check_near(found, means(by_clv.idata, *names), 0.1)
+    bought = [float(m.expected_purchases(future_t=10).mean()) for m in (done["again"], by_clv)]
     assert bought[0] == pytest.approx(bought[1], rel=0.02)
 
 
@@ -348,7 +395,9 @@ def trees() -> dict[str, Any]:
     r = np.random.default_rng(0)
     x = r.uniform(-3, 3, size=(150, 2))
     y = np.where(x[:, 0] > 0, 2.0, -2.0) + r.normal(0, 0.3, 150)
-    done = run_recipe("recipe-bart", pm=pm, synk=synk, pymc_bart=module, X=x, y=y)
+    with nothing_cheap(), ours_asked() as asked:
+        done = run_recipe("recipe-everywhere-bart", pm=pm, synk=synk, pymc_bart=module, X=x, y=y)
+    assert asked
     return {**done, "plain": pm.sample(model=done["model"], random_seed=2)}
 
 

@@ -50,8 +50,8 @@ def tell_of_own_fit(model: Model) -> None:
     if centres_predictors(model) and not is_fitting():
         log.warning(
             "Bambi has centred the predictors of this model, so its draws have the intercept at "
-            "their mean, and Bambi's predict is wrong with them. Use model.fit, which moves the "
-            "intercept, after model.backend.model = synk.pymc.fast(model.backend.model)"
+            "their mean, and Bambi's predict is wrong with them. Call model.fit, which moves the "
+            "intercept, inside of `with synk.pymc.everywhere():`"
         )
 
 
