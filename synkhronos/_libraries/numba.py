@@ -12,6 +12,14 @@ NUMBA = Library(
             "numba.core.codegen:JITCodeLibrary JITCodeLibrary._finalize_final_module",
             "numba.core.compiler:Compiler Compiler.compile_extra",
         ),
+        "numba makes machine code of functions that are never called": (
+            "numba.core.codegen:JITCodeLibrary._ensure_finalized",
+            "numba.core.codegen:JITCodeLibrary._finalize_dynamic_globals",
+            "numba.core.codegen:JITCodeLibrary._get_module_for_linking",
+            "numba.core.codegen:JITCPUCodegen JITCPUCodegen._library_class",
+            "numba.core.codegen:JITCPUCodegen()._engine",
+            "numba.core.codegen:RuntimeLinker RuntimeLinker.PREFIX",
+        ),
         "nutpie links a log-density again for each of its functions": (
             "numba.core.codegen:JITCodeLibrary()._shared_module JITCodeLibrary()._final_module",
         ),

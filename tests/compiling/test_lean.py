@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core.registry import cpu_target
 from pytensor.graph.basic import Apply
 from pytensor.tensor.basic import Split
 from pytensor.tensor.elemwise import Elemwise
@@ -23,6 +24,7 @@ from selection import thorough
 
 import synkhronos as synk
 from synkhronos._compiling.lean import reductions, rewrite
+from synkhronos._compiling.lean.inner import inner_code
 from synkhronos._compiling.lean.linker import LeanLinker
 from synkhronos._compiling.lean.mode import lean
 from synkhronos._compiling.lean.op import Lean
@@ -72,6 +74,38 @@ def test_a_function_calls_its_own_copies_of_others():
     )
     assert kinds == {"internal", "external"}
     assert "linkonce_odr" in before
+
+
+@numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def root_of(number):
+    if number < 0:
+        raise ValueError(number)
+    return number**0.5
+
+
+def test_a_function_that_others_call_has_no_machine_code():
+    """Until something asks for its address; its errors are raised, and numba is as before."""
+    codegen = cpu_target.target_context.codegen()
+    before = codegen.magic_tuple()
+    found = LeanLinker().jit_compile((numba.njit(lambda number: 2 * root_of(number)), None))
+    assert found(9) == 6.0
+    with pytest.raises(ValueError, match="-9"):
+        found(-9)
+    [result] = root_of.overloads.values()
+    engine, name = codegen._engine, result.fndesc.llvm_func_name
+    assert not engine.is_symbol_defined(name)
+    assert result.library.serialize_using_object_code()[1] == "bitcode"
+    assert numba.njit(lambda number: root_of(number))(4) == 2.0  # its copy
+    assert not engine.is_symbol_defined(name)
+    assert result.library.get_pointer_to_function("another") == 0
+    assert result.library.get_pointer_to_function(name) != 0
+    assert engine.is_symbol_defined(name)
+    with inner_code():
+        assert codegen.magic_tuple() != before  # plain functions do not load what is cached here
+    with pytest.raises(numba.TypingError), inner_code():
+        numba.njit(lambda: root_of("text"))()
+    assert codegen.magic_tuple() == before
+    assert not {"_library_class", "set_env", "magic_tuple"} & vars(codegen).keys()
 
 
 LENGTHS = st.sampled_from([0, 1, 2, 3, 5, 17])

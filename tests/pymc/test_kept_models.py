@@ -17,12 +17,13 @@ import pymc as pm
 import pytest
 from pymc.sampling import mcmc
 from pytensor.compile.mode import get_mode, predefined_modes
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, equal_computations
 from pytensor.graph.op import Op
 from user_scripts import LIMIT
 
 import synkhronos as synk
 from synkhronos._compiling.kept.folder import Folder
+from synkhronos._compiling.kept.keys import Unkeyed
 from synkhronos.pymc._chains import sampling
 from synkhronos.pymc._density import step_methods
 from synkhronos.pymc._density.nutpie import compiled_soon
@@ -71,6 +72,51 @@ def test_a_model_that_was_compiled_is_not_compiled_again(
     assert len(compiled) == 1
     monkeypatch.undo()
     assert kept_models.sampled("schools") == first  # the folder of the tests keeps nothing
+
+
+@pytest.mark.parametrize("cheap", [True, False])
+def test_a_new_model_has_one_graph_of_its_log_density(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, cheap: bool
+) -> None:
+    """The key, the estimate, the step methods and nutpie have the same one."""
+    calls = []
+
+    def logp(value: Any, mu: Any) -> Any:
+        calls.append(value)
+        return -((value - mu) ** 2)
+
+    def build() -> None:
+        pm.CustomDist("y", pm.Normal("mu"), logp=logp, observed=kept_models._Y)
+
+    monkeypatch.setattr(sampling, "_CHEAP_SECONDS", 1.0 if cheap else 0.0)
+    model = made(build)
+    kept_models.digest(model, draws=5, tune=5)
+    assert len(calls) == 1
+    found = Graphs(model)
+    assert equal_computations([found.value], [model.logp()])
+    assert found.value.name == model.logp().name
+
+
+def test_the_graph_of_a_model_without_a_key_is_handed_on(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> str:
+        raise Unkeyed("a test asks for none")
+
+    monkeypatch.setattr(graphs, "graph_key", refuse)
+    made_graphs: list[object] = []
+    monkeypatch.setattr(pm.Model, "logp", _noted(pm.Model.logp, made_graphs))
+    kept_models.sampled("schools")
+    assert len(made_graphs) == 1
+    assert not folder.path.exists()
+
+
+def _noted(function: Callable[..., object], calls: list[object]) -> Callable[..., object]:
+    def call(*args: object, **kwargs: object) -> object:
+        calls.append(args)
+        return function(*args, **kwargs)
+
+    return call
 
 
 def test_entries_that_are_damaged_or_foreign_count_as_absent(

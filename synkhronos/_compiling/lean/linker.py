@@ -81,5 +81,9 @@ class LeanLinker(NumbaLinker):
             )
             if self.kept is not None and self.keeps_code:
                 self.kept.watch(found)
+            if usable("synkhronos._compiling.lean.inner"):
+                from synkhronos._compiling.lean.inner import inner_code
+
+                found.compile = inner_code()(found.compile)
             return found
         return super().jit_compile(fn)

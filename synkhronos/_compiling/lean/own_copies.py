@@ -9,8 +9,11 @@ computes other last digits than the same one from the cache, whose callees were 
 from __future__ import annotations
 
 from types import FunctionType
+from typing import Any
 
-from synkhronos._libraries.numba import NUMBA, Compiler, JITCodeLibrary
+from synkhronos._libraries.numba import NUMBA, Compiler, JITCodeLibrary, lookup_environment
+
+_ENVIRONMENT = "_ZN08NumbaEnv"  # the prefix of the names of environments
 
 
 class _OwnCopies(JITCodeLibrary):  # type: ignore[misc]
@@ -21,6 +24,7 @@ class _OwnCopies(JITCodeLibrary):  # type: ignore[misc]
             if function.linkage.name == "linkonce_odr":
                 function.linkage = "internal"
         super()._finalize_final_module()
+        set_environments(self)
 
 
 class WithOwnCopies(Compiler):  # type: ignore[misc]
@@ -32,3 +36,12 @@ class WithOwnCopies(Compiler):  # type: ignore[misc]
         library.enable_object_caching()
         self.state.library = library
         return super().compile_extra(func)
+
+
+def set_environments(library: Any) -> None:
+    """Give machine code the environments of the functions whose copies it has."""
+    names = {v.name for v in NUMBA.of(library, "_final_module").global_variables}
+    found = {name: lookup_environment(name) for name in names if name.startswith(_ENVIRONMENT)}
+    library.environments = [each for each in found.values() if each is not None]  # holds them
+    for each in library.environments:
+        library.codegen.set_env(each.env_name, each)

@@ -29,7 +29,7 @@ class Estimate:
     def __init__(
         self, model: Model, dim: str | None, declared: Declared, kept: KeptModel | None = None
     ) -> None:
-        self._model, self._asked = model, (dim, declared)
+        self._model, self._asked = model, (dim, declared, kept and kept.graphs.terms)
         self.options = dim, declared.kinds, declared.names  # the model was read with these
         known = kept and kept.recall("estimate", *self.options)
         refused, self.rows, self.seconds = known or self._read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -13,10 +14,14 @@ from pytensor.compile.mode import get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.tensor import TensorVariable, as_tensor
+from pytensor.tensor.math import variadic_add
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
 from synkhronos._compiling.kept.keys import Unkeyed, graph_key
+
+log = logging.getLogger("synkhronos")
 
 
 class Graphs:
@@ -25,34 +30,53 @@ class Graphs:
     Attributes
     ----------
     model : pymc.Model
+    terms : list of Variable
+        The log-densities of its variables and Potentials, as `pymc.Model.logp` gives them.
+    value : TensorVariable
+        Their sum.
     shared : list of SharedVariable
         The data that these graphs read, in the order in which they read them.
-    key : str
-        Equal in every process for models with the same graphs. The values of shared variables
-        count only where lengths depend on them.
-
-    Raises
-    ------
-    Unkeyed
-        A part of them has no such key.
     """
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self._replaced = vars(model).get("logp")  # the model's own, or that of `fast`
-        self.value = model.logp()
+        self.terms: list[Variable] | None = None
+        if self._replaced is None:
+            self.terms = type(model).logp(model, sum=False)
+        self.value = model.logp() if self.terms is None else sum_of(model, self.terms)
         drawn = model.unobserved_value_vars
         found = graph_inputs([self.value, *drawn])
         self.shared = [v for v in found if isinstance(v, SharedVariable)]
-        _refuse_random(self.shared)
-        self.key = graph_key(
-            model.value_vars,
-            [self.value, *drawn],
-            list(STEP_METHODS),
-            model.check_bounds,
-            get_mode("NUMBA"),
-            _of_lengths([*model.free_RVs, *drawn]),
-        )
+        self._key: str | Unkeyed
+        try:
+            _refuse_random(self.shared)
+            self._key = graph_key(
+                model.value_vars,
+                [self.value, *drawn],
+                list(STEP_METHODS),
+                model.check_bounds,
+                get_mode("NUMBA"),
+                _of_lengths([*model.free_RVs, *drawn]),
+            )
+        except Unkeyed as exc:
+            log.debug("the model is compiled as it is, and not kept: %s", exc)
+            self._key = exc
+
+    @property
+    def key(self) -> str:
+        """Equal in every process for models with the same graphs.
+
+        The values of shared variables count only where lengths depend on them.
+
+        Raises
+        ------
+        Unkeyed
+            A part of them has no such key.
+        """
+        if isinstance(self._key, Unkeyed):
+            raise Unkeyed(str(self._key))
+        return self._key
 
     @property
     def is_current(self) -> bool:
@@ -76,6 +100,13 @@ class Graphs:
     def values(self) -> list[np.ndarray]:
         """The values that shared variables have now."""
         return _values(self.shared)
+
+
+def sum_of(model: Model, terms: Sequence[Variable]) -> TensorVariable:
+    """The sum of a model's log-densities, as `pymc.Model.logp` makes it of them."""
+    found = variadic_add(*[as_tensor(v, allow_xtensor_conversion=True).sum() for v in terms])
+    found.name = "_".join(filter(None, ["__logp", model.name]))
+    return found
 
 
 def _refuse_random(shared: Sequence[SharedVariable]) -> None:

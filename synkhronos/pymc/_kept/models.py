@@ -20,8 +20,10 @@ from synkhronos._libraries.library import Library, optional_gain
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._density.nutpie import compiled_soon
+from synkhronos.pymc._density.step_methods import ModelWithGraph
 from synkhronos.pymc._kept.entry import packed, unpacked
 from synkhronos.pymc._kept.graphs import Graphs
+from synkhronos.pymc._reading.rewrites import untraced
 
 log = logging.getLogger("synkhronos")
 
@@ -29,11 +31,12 @@ _KEYED = {"backend", "var_names", "initial_points"}  # arguments of nutpie that 
 
 
 def kept_model(model: Model) -> KeptModel | None:
-    """The model with its key; None if it has none, or nothing is kept on this machine."""
+    """The model with its graphs; None if nothing is kept on this machine."""
     if (folder := kept_folder()) is None:
         return None
     try:
-        return KeptModel(Graphs(model), folder)
+        with untraced():
+            return KeptModel(Graphs(model), folder)
     except Exception as exc:  # PyMC says what is wrong with a model when it samples it
         log.debug("the model is compiled as it is, and not kept: %s", exc)
         return None
@@ -101,7 +104,7 @@ class KeptModel:
         found: list[Any] = [([], {NUTS: list(self.model.value_vars)})]
 
         def look() -> bool:
-            found.append(assign(self.model, step, methods=methods))
+            found.append(assign(self.with_graph(), step, methods=methods))
             return bool(found[0] == found[1])
 
         self.by_nuts(look)
@@ -109,7 +112,10 @@ class KeptModel:
 
     def by_nuts(self, look: Callable[[], bool]) -> bool:
         """Whether `pm.sample` gives all parameters to NUTS; `look` differentiates the model."""
-        key = self.key("nuts")
+        try:
+            key = self.key("nuts")
+        except Unkeyed:
+            return look()
         if self._folder.read(key) is not None:
             return True
         if found := look():
@@ -128,29 +134,35 @@ class KeptModel:
         """Whether the model was compiled with a log-density of this form."""
         return bool(form) and self._folder.read(form) is not None
 
+    @property
+    def _is_own(self) -> bool:
+        """Whether the model has the log-density that the key is of."""
+        return self.form is None and self.graphs.is_current
+
+    def with_graph(self) -> Any:
+        """The model, with the graph of its log-density, if that is the one that the key is of."""
+        return ModelWithGraph(self.model, self.graphs.value) if self._is_own else self.model
+
     def compiled(self, compile_model: Callable[..., Any], given: dict[str, Any]) -> Any:
         """The compiled model of nutpie, from the folder if it is there."""
         asked = {name: value for name, value in given.items() if value not in (None, False)}
-        is_own = self.form is None and self.graphs.is_current
-        if (
-            asked.keys() - _KEYED
-            or asked.get("backend", "numba") != "numba"
-            or not (self.form or is_own)
-        ):
+        if asked.keys() - _KEYED or asked.get("backend", "numba") != "numba":
+            return compile_model(self.model, **given)
+        if not (self.form or self._is_own):
             return compile_model(self.model, **given)
         try:
             start = self.graphs.initial_key(asked.get("initial_points"))
             key = self.key("nutpie", self.form, sorted(asked.get("var_names", "")), start)
         except Unkeyed as exc:
             log.debug("the compiled model is not kept: %s", exc)
-            return compile_model(self.model, **given)
+            return compile_model(self.with_graph(), **given)
         if (entry := self._folder.read(key)) is not None:
             try:
                 return unpacked(entry, self.graphs)
             except Exception as exc:  # of another version of PyTensor's operations, such as a wheel
                 log.debug("what is kept of the model cannot be loaded: %s", exc)
         self.prepare()
-        found = compile_model(self.model, **given)
+        found = compile_model(self.with_graph(), **given)
         try:
             self._folder.write(key, packed(found, self.graphs))
             if self.form:

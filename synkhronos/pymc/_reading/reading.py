@@ -77,8 +77,15 @@ class Reading:
         )
 
 
-def read(model: Model, dim: str | None = None, declared: Declared | None = None) -> Reading:
+def read(
+    model: Model,
+    dim: str | None = None,
+    declared: Declared | None = None,
+    given: Sequence[Variable] | None = None,
+) -> Reading:
     """Read the log-densities of all observed variables and of all Potentials of a model.
+
+    They are given if PyMC has made them, as `pymc.Model.logp` returns them.
 
     Raises
     ------
@@ -89,7 +96,8 @@ def read(model: Model, dim: str | None = None, declared: Declared | None = None)
     facts, stays = Facts(model, declared or Declared()), dict[str, str]()
     observed = _observed_of(model, dim)
     every = [*model.free_RVs, *model.observed_RVs, *model.potentials]
-    graphs = dict(zip([v.name for v in every], type(model).logp(model, sum=False), strict=True))
+    given = given or type(model).logp(model, sum=False)
+    graphs = dict(zip([v.name for v in every], given, strict=True))
     factors: list[Factor] = []
     for variable in [*observed, *model.potentials]:
         with _kept(stays, variable.name, raises=dim is not None and variable in observed):
