@@ -39,12 +39,13 @@ def with_lean(mode: Mode) -> Mode:
 
 
 @contextlib.contextmanager
-def without_c(mode: object) -> Iterator[None]:
-    """A context in which PyTensor computes constants in Python, if the mode uses no C.
+def without_c(*modes: object) -> Iterator[None]:
+    """A context in which PyTensor computes constants in Python, if these modes use no C.
 
-    PyTensor else compiles C code for each kind of constant expression that it folds, 1 to 3 s each.
+    PyTensor else compiles C code for each kind of constant expression that it folds, 1 to 3 s each;
+    and code that runs a graph's operations, once on a machine.
     """
-    if not compiles_at_call(mode):
+    if not all(map(compiles_at_call, modes)):
         yield
         return
     with pytensor.config.change_flags(cxx=""):

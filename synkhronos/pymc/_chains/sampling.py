@@ -18,12 +18,14 @@ from typing import Any, Protocol, cast
 from pymc.model import Model, modelcontext
 from pymc.sampling.mcmc import NUTPIE_INSTALLED
 from pymc.step_methods import NUTS
+from pytensor.compile.mode import Mode
 from pytensor.gradient import NullTypeGradError
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 
 from synkhronos._checks import check_flag, is_integer, plain, shown
 from synkhronos._compiling.kept.folder import keeping
+from synkhronos._compiling.lean.mode import without_c
 from synkhronos._compiling.progress import silent, tell
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError, InputTypeError
@@ -113,8 +115,6 @@ def sampler_of(
     if given.get("nuts_sampler") is not None:
         return str(given["nuts_sampler"])
     initvals = given.get("initvals")
-    compile_kwargs = given.get("compile_kwargs") or {}
-    mode = given.get("backend") or compile_kwargs.get("mode")
     takes_nutpie = (
         NUTPIE_INSTALLED
         and not set(model.value_vars) - set(model.continuous_value_vars)
@@ -122,11 +122,16 @@ def sampler_of(
         and given.get("init", "auto") == "auto"
         and given.get("return_inferencedata", True)
         and (initvals is None or isinstance(initvals, dict))
-        and isinstance(mode_of(mode).linker, NumbaLinker | JAXLinker)
+        and isinstance(_mode_of(given).linker, NumbaLinker | JAXLinker)
         # last, since it takes the time of a gradient's graph
         and (by_nuts or functools.partial(_all_by_nuts, model))()
     )
     return "nutpie" if takes_nutpie else "pymc"
+
+
+def _mode_of(given: Mapping[str, Any]) -> Mode:
+    """The mode that these arguments of `pm.sample` ask for."""
+    return mode_of(given.get("backend") or (given.get("compile_kwargs") or {}).get("mode"))
 
 
 def _all_by_nuts(model: Model, estimate: Estimate | None = None) -> bool:
@@ -314,7 +319,7 @@ def _sample(
         if (found := members.sampled_over_nodes(model, all_given)) is not None:
             return found
     kept = kept_model(model) if given.get("nuts_sampler") in (None, "nutpie") else None
-    with leading(kept):
+    with leading(kept), without_c(None, _mode_of(given)):
         return _by_a_way(model, dim, chains, cores, asked, given, kept)
 
 
@@ -369,9 +374,8 @@ def frozen_first(
     if sampler != "nutpie":
         return model, dict(given)
     asked, options["freeze_model"] = options.get("freeze_model"), False
-    mode = given.get("backend") or options.get("mode")
     if asked is None:
-        asked = isinstance(mode_of(mode).linker, JAXLinker)
+        asked = isinstance(_mode_of(given).linker, JAXLinker)
     found = {**given, "compile_kwargs": options}
     if not asked:
         return model, found
