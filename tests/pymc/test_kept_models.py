@@ -14,11 +14,14 @@ from typing import Any
 import kept_models
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 from pymc.sampling import mcmc
 from pytensor.compile.mode import get_mode, predefined_modes
 from pytensor.graph.basic import Apply, equal_computations
 from pytensor.graph.op import Op
+from pytensor.link.vm import VMLinker
+from selection import thorough
 from user_scripts import LIMIT
 
 import synkhronos as synk
@@ -74,7 +77,7 @@ def test_a_model_that_was_compiled_is_not_compiled_again(
     assert kept_models.sampled("schools") == first  # the folder of the tests keeps nothing
 
 
-@pytest.mark.parametrize("cheap", [True, False])
+@pytest.mark.parametrize("cheap", [True, *thorough(False)])
 def test_a_new_model_has_one_graph_of_its_log_density(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, cheap: bool
 ) -> None:
@@ -109,6 +112,24 @@ def test_the_graph_of_a_model_without_a_key_is_handed_on(
     kept_models.sampled("schools")
     assert len(made_graphs) == 1
     assert not folder.path.exists()
+
+
+@pytest.mark.thorough
+def test_a_new_model_waits_for_no_c_compiler(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where constants are folded, nor for what runs the function of the initial point."""
+    seen, make = [], VMLinker.make_all
+
+    def noted(*args: Any, **kwargs: Any) -> object:
+        seen.append(pytensor.config.cxx)
+        return make(*args, **kwargs)
+
+    monkeypatch.setattr(VMLinker, "make_all", noted)
+    with pytensor.config.change_flags(cxx="none of this name"):
+        kept_models.sampled("schools")
+        assert pytensor.config.cxx == "none of this name"
+    assert set(seen) == {""}
 
 
 def _noted(function: Callable[..., object], calls: list[object]) -> Callable[..., object]:

@@ -319,7 +319,7 @@ def _sample(
         if (found := members.sampled_over_nodes(model, all_given)) is not None:
             return found
     kept = kept_model(model) if given.get("nuts_sampler") in (None, "nutpie") else None
-    with leading(kept), without_c(None, _mode_of(given)):
+    with leading(kept):
         return _by_a_way(model, dim, chains, cores, asked, given, kept)
 
 
@@ -340,9 +340,10 @@ def _by_a_way(
         by_nuts = functools.partial(kept.by_nuts, lambda: _all_by_nuts(model)) if kept else None
         check_sampler(metric, sampler_of(model, given, by_nuts))
     try:
-        estimate = _estimate(model, dim, asked, given, kept)
-        seconds = estimate.seconds
-        way, of_way = way_of(model, estimate, dim, chains, cores, asked, given, kept)
+        with without_c(None, _mode_of(given)):
+            estimate = _estimate(model, dim, asked, given, kept)
+            seconds = estimate.seconds
+            way, of_way = way_of(model, estimate, dim, chains, cores, asked, given, kept)
     except InputError as exc:
         if dim is not None:
             raise

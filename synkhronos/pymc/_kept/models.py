@@ -16,6 +16,7 @@ from pymc.step_methods import STEP_METHODS
 
 from synkhronos._compiling.kept.folder import Folder, kept_folder
 from synkhronos._compiling.kept.keys import Unkeyed, graph_key
+from synkhronos._compiling.lean.mode import without_c
 from synkhronos._libraries.library import Library, optional_gain
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
@@ -223,4 +224,7 @@ def _assigned(assign: Any, model: Model, step: object = None, methods: Any = Non
 def _compiled(compile_model: Any, model: Model, **given: Any) -> Any:
     """As ``compile_pymc_model`` of nutpie."""
     kept = _kept_of(model)
-    return compile_model(model, **given) if kept is None else kept.compiled(compile_model, given)
+    with without_c((given.get("backend") or "numba").upper()):
+        if kept is None:
+            return compile_model(model, **given)
+        return kept.compiled(compile_model, given)
