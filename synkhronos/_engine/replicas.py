@@ -45,6 +45,7 @@ from pytensor.tensor.type import TensorType
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.machine_code import repeated
 from synkhronos._compiling.lean.mode import lean, without_c
+from synkhronos._compiling.memory import rarely_collected
 from synkhronos._compiling.progress import watch
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos._compiling.vectorised.rewrite import vectorising
@@ -483,7 +484,7 @@ def compiled(inputs: Sequence[Variable], outputs: Sequence[Variable], **options:
     """
     mode = options["mode"] = lean(options.get("mode"))
     options["on_unused_input"] = "ignore"
-    with without_c(mode):
+    with rarely_collected(), without_c(mode):
         if all(getattr(v, "default_update", None) is None for v in ancestors(outputs)):
             return pytensor.function(list(inputs), list(outputs), **options)
         # the option is as deprecated as what it is for; and only here, since filters that tell

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterator
 
 from synkhronos._compiling.lean.own_copies import set_environments
+from synkhronos._compiling.memory import rarely_collected
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.numba import (
     NUMBA,
@@ -67,7 +68,7 @@ def inner_code() -> Iterator[None]:
 
     It holds numba's lock, so other threads compile as ever.
     """
-    with global_compiler_lock, contextlib.ExitStack() as stack:
+    with global_compiler_lock, rarely_collected(), contextlib.ExitStack() as stack:
         with optional_gain():
             _lead(cpu_target.target_context.codegen(), stack)
         yield

@@ -26,6 +26,7 @@ from pytensor.link.numba.linker import NumbaLinker
 from synkhronos._checks import check_flag, is_integer, plain, shown
 from synkhronos._compiling.kept.folder import keeping
 from synkhronos._compiling.lean.mode import without_c
+from synkhronos._compiling.memory import rarely_collected
 from synkhronos._compiling.progress import silent, tell
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError, InputTypeError
@@ -340,7 +341,7 @@ def _by_a_way(
         by_nuts = functools.partial(kept.by_nuts, lambda: _all_by_nuts(model)) if kept else None
         check_sampler(metric, sampler_of(model, given, by_nuts))
     try:
-        with without_c(None, _mode_of(given)):
+        with rarely_collected(), without_c(None, _mode_of(given)):
             estimate = _estimate(model, dim, asked, given, kept)
             seconds = estimate.seconds
             way, of_way = way_of(model, estimate, dim, chains, cores, asked, given, kept)

@@ -17,6 +17,7 @@ from pymc.step_methods import STEP_METHODS
 from synkhronos._compiling.kept.folder import Folder, kept_folder
 from synkhronos._compiling.kept.keys import Unkeyed, graph_key
 from synkhronos._compiling.lean.mode import without_c
+from synkhronos._compiling.memory import rarely_collected
 from synkhronos._libraries.library import Library, optional_gain
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
@@ -36,7 +37,7 @@ def kept_model(model: Model) -> KeptModel | None:
     if (folder := kept_folder()) is None:
         return None
     try:
-        with untraced():
+        with untraced(), rarely_collected():
             return KeptModel(Graphs(model), folder)
     except Exception as exc:  # PyMC says what is wrong with a model when it samples it
         log.debug("the model is compiled as it is, and not kept: %s", exc)
@@ -224,7 +225,7 @@ def _assigned(assign: Any, model: Model, step: object = None, methods: Any = Non
 def _compiled(compile_model: Any, model: Model, **given: Any) -> Any:
     """As ``compile_pymc_model`` of nutpie."""
     kept = _kept_of(model)
-    with without_c((given.get("backend") or "numba").upper()):
+    with rarely_collected(), without_c((given.get("backend") or "numba").upper()):
         if kept is None:
             return compile_model(model, **given)
         return kept.compiled(compile_model, given)
