@@ -13,6 +13,7 @@ copyright = "2026, Synkhronos developers"
 version = release = synkhronos.__version__
 
 extensions = [
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.doctest",
     "sphinx.ext.intersphinx",
@@ -24,6 +25,12 @@ extensions = [
 ]
 exclude_patterns = ["_build", "gpu_report.rst"]  # the latter is part of benchmarks.rst
 default_role = "py:obj"
+# notebooks are run while the pages are built; what they kept is for those who read them elsewhere
+nb_execution_mode = "force"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_execution_in_temp = True
+nb_merge_streams = True
 # small inventories of the names that these pages use: the build needs no network
 intersphinx_mapping = {
     "numpy": ("https://numpy.org/doc/stable/", "inventories/numpy.inv"),
@@ -32,6 +39,7 @@ intersphinx_mapping = {
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
+html_extra_path = ["llms.txt"]
 pygments_style = "tango"  # has colours for the lines of a diff
 highlight_language = "text"  # a block says what it is; Python by `code-block` or `highlight`
 html_title = f"Synkhronos {release}"

@@ -10,8 +10,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from browser import look
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -28,10 +27,9 @@ from synkhronos.extensions import updates
 from synkhronos.training import Net, fit, metrics
 
 HERE = Path(__file__).resolve().parent
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 HIGH = 925  # pixels of the picture for the docs: down to the curves
-# width of the page, of the window (which has a least width), and the reader's choice of colours
-LOOKS = {"wide": (1400, 1400, 1), "narrow": (400, 500, 0), "dark": (1400, 1400, 0)}
+# width of the page, and the reader's choice of colours
+LOOKS = {"wide": (1400, 1), "narrow": (400, 0), "dark": (1400, 0)}
 
 
 def run(folder: Path, rate: float) -> None:
@@ -70,18 +68,6 @@ def without_this_machine(folder: Path, rate: float) -> None:
     where = {"host": "node1", "pid": 4711, "cwd": "/home/me/digits"}
     run["starts"][0] |= {**where, "argv": ["python", "train.py", "--rate", str(rate)]}
     path.write_text(json.dumps(run))
-
-
-def look(page: Path, picture: Path, width: int, window: int, scheme: int) -> None:
-    """Let a browser draw a page; a frame makes it narrower than the window."""
-    browser = next(filter(None, map(shutil.which, BROWSERS)))
-    frame = page.with_name("frame.html")
-    style = f"width: {width}px; height: 6000px; border: 0"
-    frame.write_text(f'<body style="margin: 0"><iframe src="{page.name}" style="{style}"></iframe>')
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-    options += [f"--blink-settings=preferredColorScheme={scheme}", f"--screenshot={picture}"]
-    command = [browser, *options, f"--window-size={window},6000", frame.as_uri()]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
 def main(place: Path) -> None:

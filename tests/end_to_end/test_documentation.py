@@ -1,7 +1,8 @@
-"""The front page: its badges and its figures are those of the project."""
+"""The front page and llms.txt: badges, figures and titles are those of the project."""
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -24,3 +25,23 @@ def test_speeds_of_the_front_page_were_measured() -> None:
     measured = "\n".join(path.read_text() for path in (FIGURES / "measured").iterdir())
     assert len(shown) == 40
     assert not [cell for cell in shown if cell not in measured]
+
+
+def title(page: Path) -> str:
+    if page.suffix == ".ipynb":
+        first = json.loads(page.read_text())["cells"][0]["source"]
+        return "".join(first).splitlines()[0].removeprefix("# ")
+    text = re.search(r"^(.+)\n====", page.read_text(), re.MULTILINE)
+    assert text, page
+    return text[1]
+
+
+def test_llms_txt_names_pages_by_their_titles() -> None:
+    docs = ROOT / "docs"
+    text = (docs / "llms.txt").read_text()
+    assert text.startswith("# Synkhronos\n\n> ")
+    links = re.findall(r"^- \[(.+)\]\((.+)\)", text, re.MULTILINE)
+    assert len(links) > 10
+    for name, link in links:
+        path = link.removeprefix("_sources/").removesuffix(".txt").replace(".html", ".rst")
+        assert title(docs / path) == name

@@ -1,18 +1,29 @@
-"""A real IPython kernel: what a notebook user does, cell after cell."""
+"""A real IPython kernel: what a notebook user does, cell after cell; the notebook of the docs."""
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jupyter_client.manager import KernelManager
 from user_scripts import alive
 
-LIMIT = 60  # seconds for one cell; a hang fails
-Cell = Callable[[str], str]
+LIMIT = 270  # seconds for one cell; a hang fails
+DOCS = Path(__file__).parents[2] / "docs"
+NOTEBOOK = DOCS / "notebooks" / "sampling.ipynb"
+sys.path.append(str(DOCS / "figures"))
+
+type Cell = Callable[[str], str]
+type Outputs = list[dict[str, Any]]  # of a cell, as notebooks keep them
+OUTPUTS = ("stream", "error", "display_data", "execute_result")
 
 
 @pytest.fixture
@@ -26,27 +37,36 @@ def kernel(tmp_path: Path) -> Iterator[KernelManager]:
 
 
 @pytest.fixture
-def cell(kernel: KernelManager) -> Iterator[Cell]:
-    """Run one cell; return what it printed, an error's name and text included."""
+def outputs(kernel: KernelManager) -> Iterator[Callable[[str], Outputs]]:
+    """Run one cell."""
     client = kernel.client()
     client.start_channels()
     client.wait_for_ready(timeout=LIMIT)
 
-    def run(code: str) -> str:
-        printed = []
+    def run(code: str) -> Outputs:
+        found: Outputs = []
 
         def take(message: dict) -> None:
-            kind, content = message["msg_type"], message["content"]
-            if kind == "stream":
-                printed.append(content["text"])
-            elif kind == "error":
-                printed.append(f"{content['ename']}: {content['evalue']}")
+            if message["msg_type"] in OUTPUTS:
+                found.append({"output_type": message["msg_type"], **message["content"]})
 
         client.execute_interactive(code, timeout=LIMIT, output_hook=take)
-        return "".join(printed).strip()
+        return found
 
     yield run
     client.stop_channels()
+
+
+@pytest.fixture
+def cell(outputs: Callable[[str], Outputs]) -> Cell:
+    """Run one cell; return what it printed, an error's name and text included."""
+
+    def printed(out: dict[str, Any]) -> str:
+        if out["output_type"] == "error":
+            return f"{out['ename']}: {out['evalue']}"
+        return out.get("text", "")
+
+    return lambda code: "".join(map(printed, outputs(code))).strip()
 
 
 def test_cells(cell: Cell) -> None:
@@ -107,3 +127,79 @@ def test_workers_end_with_the_kernel(kernel: KernelManager, cell: Cell, how: str
     while alive(workers) and time.monotonic() < limit:
         time.sleep(0.05)
     assert not alive(workers)
+
+
+def cells() -> list[dict[str, Any]]:
+    """Those with code of the notebook of the documentation."""
+    return [c for c in json.loads(NOTEBOOK.read_text())["cells"] if c["cell_type"] == "code"]
+
+
+def test_the_notebook_kept_its_outputs() -> None:
+    kept = [out for cell in cells() for out in cell["outputs"]]
+    assert "error" not in {out["output_type"] for out in kept}
+    assert {"text/html", "image/png"} <= {kind for out in kept for kind in out.get("data", ())}
+    assert all(cell["execution_count"] == i for i, cell in enumerate(cells(), 1))
+
+
+@pytest.mark.thorough
+def test_the_notebook_in_a_kernel(outputs: Callable[[str], Outputs]) -> None:
+    """Tables and printed lines are those that it kept; logged lines tell of the machine."""
+    pytest.importorskip("pymc", reason="PyMC is not installed (synkhronos[pymc])")
+    for cell in cells():
+        found = outputs("".join(cell["source"]))
+        assert texts(found) == texts(cell["outputs"])
+
+
+def texts(outputs: Outputs) -> list[str]:
+    """What a cell prints and returns, but for pictures."""
+    assert "error" not in {out["output_type"] for out in outputs}, outputs
+    printed = "".join("".join(out["text"]) for out in outputs if out.get("name") == "stdout")
+    returned = [out["data"] for out in outputs if out["output_type"] == "execute_result"]
+    return [printed, *("".join(data["text/plain"]) for data in returned)]
+
+
+CONF = """
+extensions = ["myst_nb"]
+html_theme = "furo"
+html_static_path, html_css_files = ["_static"], ["pages.css"]
+nb_execution_mode, nb_merge_streams = "off", True
+suppress_warnings = ["myst.xref_missing"]  # links to other pages
+"""
+MEASURED = """
+const inside = [...document.querySelectorAll('.cell_output, .cell_input')];
+return {
+    page: document.documentElement.scrollWidth,
+    outputs: document.querySelectorAll('.cell_output').length,
+    beyond: inside.filter(e => e.getBoundingClientRect().right > innerWidth).length,
+    pictures: [...document.querySelectorAll('.cell_output img')].map(
+        e => [e.naturalWidth > 0, e.getBoundingClientRect().right <= innerWidth]),
+    text: document.querySelector('article').innerText,
+}"""
+
+
+@pytest.mark.thorough
+def test_the_notebook_in_a_browser(tmp_path: Path) -> None:
+    """Everything is there, and nothing is wider than the page."""
+    pytest.importorskip("myst_nb", reason="the extra docs is not installed")
+    from browser import ask, browser
+
+    if browser() is None:
+        pytest.skip("there is no browser")
+    for name in ("notebooks", "_static"):
+        shutil.copytree(DOCS / name, tmp_path / "docs" / name)
+    (tmp_path / "docs" / "conf.py").write_text(CONF)
+    (tmp_path / "docs" / "index.rst").write_text(
+        "Pages\n=====\n\n.. toctree::\n\n   notebooks/sampling\n"
+    )
+    made = [sys.executable, "-P", "-m", "sphinx", "-W", "-q", tmp_path / "docs", tmp_path / "html"]
+    subprocess.run([*map(str, made)], check=True, timeout=270)
+    page = tmp_path / "html" / "notebooks" / "sampling.html"
+    for width in (1280, 390):
+        found = ask(page, width, MEASURED)
+        assert found["page"] == width
+        assert found["outputs"] == sum(bool(cell["outputs"]) for cell in cells())
+        assert not found["beyond"]
+        assert found["pictures"] == [[True, True]]
+        for cell in cells():
+            for word in " ".join(texts(cell["outputs"])).split():
+                assert word in found["text"]

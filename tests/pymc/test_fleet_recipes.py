@@ -1,4 +1,4 @@
-"""The recipes for many models give numbers that are known: by integration, or by construction."""
+"""Recipes for many models, and for programs, give numbers that are known before."""
 
 from __future__ import annotations
 
@@ -30,6 +30,22 @@ def _no_compiler() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+def test_all_calls_of_the_page_for_programs() -> None:
+    """On counts whose mean is exp(1 + 0.5 x)."""
+    done = run_recipe("recipe-program")
+    assert done["idata"].posterior.sizes == {"chain": 4, "draw": 500}
+    assert done["idata"].posterior_predictive["y"].shape == (4, 500, 300)
+    assert done["elpd"].n_data_points == 300
+    assert done["elpd"].n_samples == 2000
+    means = done["new"].predictions["y"].mean(("chain", "draw")).values
+    assert means == pytest.approx([np.exp(1), np.exp(1.5)], rel=0.15)
+    drawn = done["approximation"].sample(300, random_seed=2)
+    assert float(drawn.posterior["slope"].mean()) == pytest.approx(0.5, abs=0.1)
+    assert float(done["again"].posterior["slope"].mean()) == pytest.approx(0.5, abs=0.1)
+    assert done["slopes"] == pytest.approx({"first": 0.5, "second": 0.5}, abs=0.15)
+    assert not hasattr(pm.sample, "__wrapped__")  # PyMC's own again
 
 
 def test_slopes_of_shops() -> None:
