@@ -127,14 +127,28 @@ def test_no_warmup_where_it_cannot_pay() -> None:
 class Nutpie:
     """``nutpie.sample``, with a recorded warm-up; notes its calls."""
 
-    def __init__(self, warmup: Warmup, error: BaseException | None = None) -> None:
+    def __init__(
+        self,
+        warmup: Warmup,
+        error: BaseException | None = None,
+        diverging: np.ndarray | bool = False,
+    ) -> None:
         self.calls: list[dict[str, Any]] = []
+        shape = np.broadcast_shapes(np.shape(diverging), (4, 10))
+        self.steps, self._diverging = np.ones(shape), np.broadcast_to(diverging, shape)
         self.cancelled = 0
         self._warmup, self._error = warmup, error
 
     def __call__(self, compiled: Any, **given: Any) -> Any:
         self.calls.append(given)
-        return self if given.get("store_gradient") else given.get("adaptation")
+        if given.get("store_gradient"):
+            return self
+        stats = {"n_steps": self.steps, "diverging": self._diverging}
+        return SimpleNamespace(
+            adaptation=given.get("adaptation"),
+            posterior=SimpleNamespace(chain=range(4)),
+            sample_stats=Dataset({k: (("chain", "draw"), v) for k, v in stats.items()}),
+        )
 
     def wait(self) -> Any:
         if self._error is not None:
@@ -165,12 +179,12 @@ def test_auto_chooses_once_and_says_so(caplog: pytest.LogCaptureFixture) -> None
         return kept[key]
 
     sample = choosing(nutpie)
-    assert sample(COMPILED, **GIVEN) is None  # not asked
+    assert sample(COMPILED, **GIVEN).adaptation is None  # not asked
     with adapted(Auto(0.0, remembered)):
-        assert sample(COMPILED, **GIVEN) == "low_rank"
-        assert sample(COMPILED, **GIVEN | {"seed": 6}) == "low_rank"
-        assert sample(COMPILED, **GIVEN, adaptation="draw_diag") == "draw_diag"
-    assert sample(COMPILED, **GIVEN) is None
+        assert sample(COMPILED, **GIVEN).adaptation == "low_rank"
+        assert sample(COMPILED, **GIVEN | {"seed": 6}).adaptation == "low_rank"
+        assert sample(COMPILED, **GIVEN, adaptation="draw_diag").adaptation == "draw_diag"
+    assert sample(COMPILED, **GIVEN).adaptation is None
     _, warmup, first, second, named, _ = nutpie.calls
     assert (warmup["seed"], warmup["tune"], warmup["cores"]) == (1, 100, 1)
     assert first == GIVEN | {"adaptation": "low_rank"}
@@ -183,8 +197,24 @@ def test_auto_chooses_once_and_says_so(caplog: pytest.LogCaptureFixture) -> None
 def test_a_warmup_that_fails_is_no_reason_to_fail() -> None:
     nutpie = Nutpie(recorded("kid scores"), RuntimeError("no initial point"))
     with adapted(Auto()):
-        assert choosing(nutpie)(COMPILED, **GIVEN) == "diag"
+        assert choosing(nutpie)(COMPILED, **GIVEN).adaptation == "diag"
     assert nutpie.cancelled
+
+
+def test_chains_that_low_rank_leaves_stuck_are_sampled_by_diag(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In about one of 30 chains of a model with far scales; Ctrl-C is not taken for it."""
+    caplog.set_level("INFO", "synkhronos")
+    still = np.arange(4)[:, None] == 2
+    nutpie = Nutpie(recorded("kid scores"), diverging=still)
+    with adapted(Auto()):
+        assert choosing(nutpie)(COMPILED, **GIVEN).adaptation == "diag"
+        assert "low_rank has left 1 of 4 chains stuck: diag again" in caplog.text
+        assert [call["adaptation"] for call in nutpie.calls] == ["diag", "low_rank", "diag"]
+        assert nutpie.calls[-1]["seed"] == GIVEN["seed"]
+        nutpie.steps[3, 5:] = 0  # draws that are missing
+        assert choosing(nutpie)(COMPILED, **GIVEN).adaptation == "low_rank"
 
 
 def test_an_interrupt_of_the_warmup_ends_it_and_the_call() -> None:

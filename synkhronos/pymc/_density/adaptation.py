@@ -39,6 +39,7 @@ _OLD_NAMES = {"low_rank_modified_mass_matrix", "transform_adapt", "use_grad_base
 _OLD_NAMES |= {"sampler"}
 _SEED = 1  # of the short warm-up: the choice is that of the model, whatever the seed of draws is
 _DEPTH = 5  # of its trees
+_STUCK = 0.9  # of the draws of a chain diverge
 
 _asked: ContextVar[Auto | None] = ContextVar("_asked", default=None)
 
@@ -109,9 +110,24 @@ def choosing(sample: Callable[..., Any]) -> Callable[..., Any]:
             log.debug("the short warm-up has failed: %s", exc)
             found = Choice(DIAG, 1.0, "a short warm-up has failed")
         tell(str(found))
-        return sample(compiled, adaptation=found.name, **given)
+        tree = sample(compiled, adaptation=found.name, **given)
+        if found.name == DIAG or not (stuck := _stuck(tree)):
+            return tree
+        tell(f"{LOW_RANK} has left {stuck} of {len(tree.posterior.chain)} chains stuck: diag again")
+        return sample(compiled, adaptation=DIAG, **given)
 
     return sample_chosen
+
+
+def _stuck(tree: Any) -> int:
+    """The chains that do not move, since nutpie has learnt a metric without a usable step size.
+
+    None counts where Ctrl-C has ended the sampling.
+    """
+    stats = tree.sample_stats
+    if not (stats["n_steps"] > 0).all():
+        return 0
+    return int((stats["diverging"].mean("draw") > _STUCK).sum())
 
 
 def _choice(
