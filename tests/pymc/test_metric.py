@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
 from xarray import Dataset
 
@@ -22,7 +23,8 @@ from synkhronos.pymc._chains import sampling
 from synkhronos.pymc._density import adaptation, metric
 from synkhronos.pymc._density.adaptation import AUTO, Auto, adapted, check_adaptation, choosing
 from synkhronos.pymc._density.metric import Choice, Warmup, draws_of_warmup, without_warmup
-from synkhronos.pymc._density.nutpie import compiled_soon
+from synkhronos.pymc._density.nutpie import compiled_soon, expected_metric
+from synkhronos.pymc._group import parallel
 from synkhronos.pymc._map.fitted import Sampled
 
 USUAL = (1000, 1000)  # draws and tune
@@ -310,6 +312,29 @@ def test_nutpie_is_as_it_was_afterwards() -> None:
     with compiled_soon():
         assert nutpie.sample.__wrapped__ is own
     assert nutpie.sample is own
+
+
+@pytest.mark.thorough  # it measures for seconds
+def test_advice_tells_the_metric_if_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[float] = []
+
+    def expected(model: pm.Model, seconds: float) -> str:
+        found.append(seconds)
+        return "metric low_rank: why"
+
+    monkeypatch.setattr(parallel, "expected_metric", expected)
+    advice = synk.pymc.advise(tilted(), members=1, modes=["FAST_COMPILE"], metric=True)
+    assert advice.metric == "metric low_rank: why"
+    assert str(advice).endswith("\nmetric low_rank: why")
+    [seconds] = found
+    assert 0 < seconds < 1e-4
+
+
+@pytest.mark.thorough
+def test_advice_warms_nutpie_up() -> None:
+    pytest.importorskip("nutpie")
+    with pytensor.config.change_flags(mode="NUMBA"):
+        assert expected_metric(tilted(), 0.0).startswith("metric low_rank: ")
 
 
 @pytest.mark.thorough

@@ -103,7 +103,7 @@ def choosing(sample: Callable[..., Any]) -> Callable[..., Any]:
         draws = given.get("draws") or DRAWS
         tune = TUNE if given.get("tune") is None else given["tune"]
         cores = min(CHAINS, given.get("cores") or CHAINS)
-        find = functools.partial(_choice, sample, compiled, auto.seconds, draws, tune, cores)
+        find = functools.partial(choice_for, sample, compiled, auto.seconds, draws, tune, cores)
         try:
             found = auto.kept((RULE, auto.seconds, draws, tune), find)
         except Exception as exc:  # sampling says what is wrong with the model, if anything is
@@ -130,14 +130,15 @@ def _stuck(tree: Any) -> int:
     return int((stats["diverging"].mean("draw") > _STUCK).sum())
 
 
-def _choice(
+def choice_for(
     sample: Callable[..., Any],
     compiled: Any,
     seconds: float,
-    draws: int,
-    tune: int,
-    cores: int,
+    draws: int = DRAWS,
+    tune: int = TUNE,
+    cores: int = 1,
 ) -> Choice:
+    """The choice for a compiled model; `seconds` are those of the rows of a gradient."""
     known = without_warmup(int(compiled.n_dim), seconds, draws, tune)
     if known is not None:
         return known

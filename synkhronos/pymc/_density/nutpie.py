@@ -28,7 +28,7 @@ from synkhronos._compiling.lean.mode import with_lean
 from synkhronos._libraries.library import NameGone, optional_gain, usable
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
-from synkhronos.pymc._density.adaptation import choosing
+from synkhronos.pymc._density.adaptation import choice_for, choosing
 from synkhronos.pymc._density.functions import compiled_as_in_groups
 from synkhronos.pymc._density.late_arviz import import_nutpie
 from synkhronos.pymc._density.step_methods import ASSIGN, StepMethods
@@ -58,6 +58,20 @@ def sample(*args: object, **kwargs: object) -> Any:
         if kwargs.get("nuts_sampler") in (None, "nutpie"):
             stack.enter_context(compiled_soon())
         return pm_sample(*args, **kwargs)
+
+
+def expected_metric(model: Model, seconds: float) -> str:
+    """The metric that is expected to sample a model in less time, with the reason.
+
+    Raises
+    ------
+    ImportError
+        nutpie cannot be imported, or lacks what is needed.
+    """
+    import_nutpie()
+    with compiled_soon():
+        compiled = NUTPIE.get("compile_pymc_model")(model)
+        return str(choice_for(NUTPIE.get("sample"), compiled, seconds))
 
 
 @contextmanager

@@ -94,6 +94,8 @@ class Advice(FunctionAdvice):
     modes : tuple of ModeAdvice
     left_out : tuple of str
         Modes that were not measured, to save time.
+    metric : str
+        The metric of nutpie that is expected to take less time, if `advise` was asked for it.
 
     Examples
     --------
@@ -103,6 +105,8 @@ class Advice(FunctionAdvice):
     >>> synk.pymc.advise(model, members=1, modes=["FAST_COMPILE"]).show()
     y (1,000 rows): ...
     """
+
+    metric: str = ""
 
     def chains(self, count: int, mode: str | None = None, together: int | None = None) -> ChainPlan:
         """The fastest way to sample this many chains: several at once, or one after another.
@@ -157,6 +161,7 @@ class Advice(FunctionAdvice):
                 if listed
                 else ""
             )
+            + (f"\n{self.metric}" if self.metric else "")
         )
 
 

@@ -38,6 +38,7 @@ from synkhronos._host import cores as _cores
 from synkhronos._libraries.library import optional_gain
 from synkhronos.pymc._density.divided import Divided, Replaced, check_counts
 from synkhronos.pymc._density.likelihood import Likelihood, tell_forms
+from synkhronos.pymc._density.nutpie import expected_metric
 from synkhronos.pymc._density.nutpie import sample as pm_sample
 from synkhronos.pymc._density.op import DividedLogp
 from synkhronos.pymc._density.proof import prove
@@ -53,6 +54,7 @@ from synkhronos.pymc._group.advice import (
 )
 from synkhronos.pymc._group.evaluator import Evaluator
 from synkhronos.pymc._group.rest_terms import tell_what_stays
+from synkhronos.pymc._kept.estimate import Estimate
 from synkhronos.pymc._reading.facts import Declared
 from synkhronos.pymc._reading.models import copied, model_of, refuse_divided
 from synkhronos.pymc._reading.reading import Reading, read
@@ -506,6 +508,7 @@ def advise(
     modes: str | Sequence[str] | None = None,
     row_wise: Sequence[object] = (),
     repeated: bool = True,
+    metric: bool = False,
 ) -> Advice:
     """Measure a model and predict the speed-up of dividing it, before it is sampled.
 
@@ -524,6 +527,9 @@ def advise(
         As for `parallel`.
     repeated : bool, optional
         As for `parallel`.
+    metric : bool, optional
+        Also warm nutpie up for a moment, and say which metric ``sample(adaptation="auto")`` takes
+        for 1,000 draws after 1,000 that tune. nutpie compiles the model for it.
 
     Returns
     -------
@@ -584,11 +590,10 @@ def advise(
                 left_out = [mode, *left_out]
                 log.info("advise: mode %s cannot compute the model: %s", mode, exc)
             dearest = max(dearest, time.monotonic() - (since if number else began))
-        return Advice(
-            tuple(divided.names),
-            divided.rows,
-            len(_cores.available()),
-            tuple(found),
-            load,
-            tuple(left_out),
-        )
+        names, rows = tuple(divided.names), divided.rows
+    expected = ""
+    if metric:
+        declared = Declared.of(target, row_wise)
+        expected = expected_metric(target, Estimate(target, dim, declared).seconds)
+    there = len(_cores.available())
+    return Advice(names, rows, there, tuple(found), load, tuple(left_out), expected)
