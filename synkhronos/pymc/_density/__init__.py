@@ -19,6 +19,7 @@ Each room imports only itself and the rooms before it.
 ``metric``        which metric samples a model in less time, from a short warm-up
 ``adaptation``    the choice of the metric where `pm.sample` calls nutpie
 ``functions``     PyMC's functions in the mode of groups
+``late_numba``    nutpie imported without numba
 ``late_arviz``    nutpie imported without ArviZ
 ``nutpie``        nutpie's functions, compiled in less time
 ================  ==================================================================================

@@ -11,6 +11,8 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
+from synkhronos.pymc._density.late_numba import numba_late
+
 _CALLED = ("from_dict", "dict_to_dataset")
 
 
@@ -30,7 +32,7 @@ class _LateArviz(ModuleType):
 
 
 def import_nutpie() -> None:
-    """Import nutpie. Afterwards the program has no more of ArviZ than before.
+    """Import nutpie. Afterwards the program has no more of ArviZ and numba than before.
 
     Raises
     ------
@@ -42,11 +44,13 @@ def import_nutpie() -> None:
     except PackageNotFoundError:
         since_1 = False
     if not since_1 or {"nutpie", "arviz"} & sys.modules.keys():
-        import_module("nutpie")
+        with numba_late():
+            import_module("nutpie")
         return
     late = sys.modules["arviz"] = _LateArviz("arviz")
     try:
-        import_module("nutpie")
+        with numba_late():
+            import_module("nutpie")
     finally:
         if sys.modules.get("arviz") is late:
             del sys.modules["arviz"]
