@@ -1,8 +1,9 @@
 """Show what the members of this user's running groups do now.
 
-It reads the memory of the groups, and asks them for nothing: no port, no file, and not one of
-another user. At a terminal it draws twice a second until Ctrl-C; elsewhere it prints one look.
-On several nodes each shows its own members: `ssh NODE synk top --json`.
+Chains that `synk.pymc.sample` samples into a folder are shown too, with the time left. It reads
+the memory of both, and asks them for nothing: no port, no file, and not one of another user. At a
+terminal it draws twice a second until Ctrl-C; elsewhere it prints one look. On several nodes each
+shows its own members: `ssh NODE synk top --json`.
 
 states:
   compute, copy, exchange, wait, compile   what the member does inside of a command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ import pytest
 from modes import FAST
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from rich.console import Console
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import CALLS, CELLS, SIGN, SIGNED
@@ -29,8 +32,10 @@ from synkhronos._transport.shared_state.control_words import STATUS, STATUS_BYTE
 from synkhronos._transport.shared_state.status import GroupStatus, MemberStatus, read_status
 from synkhronos.cli._command_line import main
 from synkhronos.cli._top import live_view, watched_groups
+from synkhronos.cli._top.watched_chains import look_at_chains
 from synkhronos.cli._top.watched_groups import Watch, WatchedGroup
 from synkhronos.extensions import make_train_function, updates
+from synkhronos.pymc._chains.progress import ChainProgress, ShownChains
 from synkhronos.testing.faults import Fault
 
 
@@ -256,6 +261,28 @@ print(Watch().look())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_chains_that_are_sampled_into_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    def chain(made: int, divergences: int) -> ChainProgress:
+        return ChainProgress(made > 0, made, 110, range(divergences), 7, 0.5, 6000)
+
+    pid = os.getpid()
+    with ShownChains(Path("/runs/night"), [60, 0]) as shown:
+        shown.write([chain(90, 2), chain(30, 0)])
+        [found] = look_at_chains(pid)
+        said = "2 chains, 120 of 220 draws (tuning too), 2 divergences, about 0:00:10 left"
+        assert (found.pid, found.folder, found.said) == (pid, "/runs/night", said)
+        assert main(["top", str(pid), "--once", "--interval", "0.05"]) == 0
+        assert capsys.readouterr().out.splitlines()[-2:] == [f"{pid}  /runs/night", f"{said}"]
+        assert main(["top", str(pid), "--json", "--interval", "0.05"]) == 0
+        assert json.loads(capsys.readouterr().out)["chains"][0]["said"] == said
+        shown.write([chain(110, 2), chain(110, 0)])
+        assert look_at_chains(pid)[0].said.endswith("220 of 220 draws (tuning too), 2 divergences")
+        console = Console(record=True, width=90, file=io.StringIO())
+        console.print(live_view.drawn([], look_at_chains(pid)))
+        assert "220 of 220 draws" in console.export_text()
+    assert look_at_chains(pid) == []
+
+
 def test_another_user_sees_nothing(group2: synk.Group) -> None:
     path = f"/proc/{os.getpid()}/fd/{group2.arena.fd}"
     assert look(Watch()).pid == os.getpid()

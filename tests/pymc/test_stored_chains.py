@@ -6,6 +6,8 @@ import errno
 import functools
 import json
 import os
+import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from xarray.core.indexing import LazilyIndexedArray
 
 import synkhronos as synk
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos.pymc._chains import chain_folder
+from synkhronos.pymc._chains import chain_folder, stored_chains
 from synkhronos.pymc._chains.blocks import TEXT, Block, StoredDraws, length_of
 from synkhronos.pymc._chains.chain_folder import ChainFolder, opened
 from synkhronos.pymc._chains.stored_chains import StoredChains
@@ -277,6 +279,35 @@ def test_a_full_disk_ends_the_call_and_the_next_goes_on(
     stopping(100, Lost())
     sampled(tmp_path)
     assert before.items() <= files_of(tmp_path).items()
+
+
+def test_an_error_of_the_last_bytes_is_raised(tmp_path: Path) -> None:
+    """numpy writes small arrays through a buffer of C, and does not see an error of its end."""
+    block = Block(np.zeros(150), {"position": np.zeros(3)})
+    limits, by = resource.getrlimit(resource.RLIMIT_FSIZE), signal.SIGXFSZ
+    before = signal.signal(by, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        with pytest.raises(OSError, match="File too large"):
+            block.write(tmp_path / "draws")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(by, before)
+    assert not os.listdir(tmp_path)
+
+
+def test_lines_of_the_log_tell_how_far_a_run_is(
+    sampled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(stored_chains, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(stored_chains, "tell", said.append)
+    sampled(tmp_path, draws=20)
+    assert said[:2] == ["chain 0: begins with its tuning", "chain 1: begins with its tuning"]
+    assert "2 chains, 160 of 160 draws (tuning too), 0 divergences" in said[-1]
+    del said[:]
+    sampled(tmp_path, draws=30, chains=3)
+    assert said[1] == "chain 1: goes on after 20 of 30 draws"
 
 
 def test_an_interrupt_returns_the_draws_so_far(sampled: Any, tmp_path: Path, stopping: Any) -> None:

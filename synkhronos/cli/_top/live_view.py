@@ -13,8 +13,10 @@ from typing import Any
 
 from synkhronos._compiling.terminal import CLEAR
 from synkhronos.cli._say import say
+from synkhronos.cli._top.watched_chains import WatchedChains, look_at_chains
 from synkhronos.cli._top.watched_groups import SHARES, Watch, WatchedGroup
 
+_NOTHING = "no group of this user is running here"
 _COLUMNS = ("rank", "pid", "state", "for", *SHARES, "memory")
 
 
@@ -24,13 +26,15 @@ def show(pid: int | None, interval: float, as_json: bool) -> int:
     looks.look(pid)
     time.sleep(interval)
     groups = looks.look(pid)
+    chains = look_at_chains(pid)
     if as_json:
         found = {"time": time.time(), "host": platform.node()}
-        text = json.dumps({**found, "groups": [dataclasses.asdict(g) for g in groups]})
+        found |= {"groups": [dataclasses.asdict(g) for g in groups]}
+        text = json.dumps({**found, "chains": [dataclasses.asdict(c) for c in chains]})
     else:
-        text = "\n\n".join(map(plain, groups)) or "no group of this user is running here"
+        text = _all_plain(groups, chains)
     say(text)
-    return 1 if pid is not None and not groups else 0
+    return 1 if pid is not None and not groups and not chains else 0
 
 
 def watch(pid: int | None, interval: float) -> int:
@@ -38,17 +42,15 @@ def watch(pid: int | None, interval: float) -> int:
     looks = Watch()
     if importlib.util.find_spec("rich") is None:
         while True:
-            groups = looks.look(pid)
-            text = "\n\n".join(map(plain, groups)) or "no group of this user is running here"
             sys.stdout.write(CLEAR)
-            say(text)
+            say(_all_plain(looks.look(pid), look_at_chains(pid)))
             sys.stdout.flush()
             time.sleep(interval)
     from rich.live import Live
 
     with Live(auto_refresh=False, screen=True) as live:
         while True:
-            live.update(drawn(looks.look(pid)), refresh=True)
+            live.update(drawn(looks.look(pid), look_at_chains(pid)), refresh=True)
             time.sleep(interval)
 
 
@@ -84,8 +86,18 @@ def plain(group: WatchedGroup) -> str:
     return "\n".join([*headline(group), *(f"  {line.rstrip()}" for line in table)])
 
 
-def drawn(groups: Sequence[WatchedGroup]) -> Any:
-    """All groups, for rich."""
+def _all_plain(groups: Sequence[WatchedGroup], chains: Sequence[WatchedChains]) -> str:
+    parts = [*map(plain, groups), *("\n".join(lines_of(c)) for c in chains)]
+    return "\n\n".join(parts) or _NOTHING
+
+
+def lines_of(chains: WatchedChains) -> list[str]:
+    """Chains that are sampled into a folder."""
+    return [f"{chains.pid}  {chains.folder}", chains.said]
+
+
+def drawn(groups: Sequence[WatchedGroup], chains: Sequence[WatchedChains] = ()) -> Any:
+    """All groups, and chains, for rich."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -102,8 +114,11 @@ def drawn(groups: Sequence[WatchedGroup]) -> Any:
             style = style or {"idle": "dim", "wait": "yellow"}.get(m.state, "")
             table.add_row(*map(Text, row), style=style)
         parts += [table, Text("")]
+    for each in chains:
+        first, *others = lines_of(each)
+        parts += [Text(first, style="bold"), *map(Text, others), Text("")]
     if not parts:
-        parts = [Text("no group of this user is running here", style="dim")]
+        parts = [Text(_NOTHING, style="dim")]
     return Group(*parts, Text("Ctrl-C ends", style="dim"))
 
 

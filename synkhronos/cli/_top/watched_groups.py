@@ -115,7 +115,7 @@ def memories() -> Iterator[tuple[int, list[int], str]]:
     """Of each memory of groups: its number, the processes of this user that hold it, and a path."""
     holders: dict[int, list[int]] = {}
     paths: dict[int, str] = {}
-    for pid in _pids_of_this_user():
+    for pid in pids_of_this_user():
         with contextlib.suppress(OSError):  # it has ended, or is another user's
             for name in os.listdir(f"/proc/{pid}/fd"):
                 path = f"/proc/{pid}/fd/{name}"
@@ -128,7 +128,8 @@ def memories() -> Iterator[tuple[int, list[int], str]]:
         yield inode, pids, paths[inode]
 
 
-def _pids_of_this_user() -> list[int]:
+def pids_of_this_user() -> list[int]:
+    """The processes that this user owns."""
     user, found = os.geteuid(), []
     for name in os.listdir("/proc"):
         if name.isdigit():

@@ -7,6 +7,7 @@ what the next block needs and texts, which are rare.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,9 +52,10 @@ class Block:
         OSError
         """
         rest = json.dumps({"state": list(self.state), "texts": self.texts}).encode()
-        with files.draft(path) as file:
-            for array in (self.draws, np.frombuffer(rest, "u1"), *self.state.values()):
-                npy.write_array(file, np.asarray(array, order="C"), _VERSION)
+        found = io.BytesIO()  # into a file of the system, numpy writes without its last error
+        for array in (self.draws, np.frombuffer(rest, "u1"), *self.state.values()):
+            npy.write_array(found, np.asarray(array, order="C"), _VERSION)
+        files.replace(path, found.getbuffer())
 
     @staticmethod
     def read(path: Path) -> Block | None:

@@ -1,12 +1,19 @@
-"""How far chains are that have processes of their own, which write it into shared memory."""
+"""How far chains are: in memory that another process reads, and as a line.
+
+Those that have processes of their own write it for the process of the script. Those that are
+sampled into a folder write it for `synk top`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import mmap
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -26,6 +33,11 @@ _RECORD = np.dtype(
         ("runtime_ms", "i8"),
     ]
 )
+
+
+SHOWN = "synkhronos-chains-"  # begins the name of a memory that `synk top` reads
+_MOST_SAID = 1 << 16  # bytes
+_COUNTED = ("finished", "total")
 
 
 class NutpieProgress(Protocol):
@@ -104,6 +116,70 @@ class ChainRecords:
             ChainProgress(started, done, total, range(divergences), *others)
             for started, done, total, divergences, *others in self._records.tolist()
         ]
+
+
+class ShownChains:
+    """Chains that `synk top` shows, for as long as this context lasts.
+
+    Parameters
+    ----------
+    folder : path
+    found : sequence of int
+        The draws of each chain that were there before.
+    """
+
+    def __init__(self, folder: os.PathLike[str], found: Sequence[int]) -> None:
+        self._found = list(found)
+        self._fd = os.memfd_create(f"{SHOWN}{len(self._found)}")
+        self._records = ChainRecords(self._fd, len(self._found))
+        said = json.dumps({"folder": os.fspath(folder), "found": self._found})
+        os.pwrite(self._fd, said.encode(), len(self._found) * _RECORD.itemsize)
+
+    def __enter__(self) -> ShownChains:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        del self._records  # and its mapping, even if a traceback holds this object
+        os.close(self._fd)
+
+    def write(self, chains: Sequence[ChainProgress]) -> None:
+        """Write how far they are."""
+        self._records.write(chains)
+
+
+def shown_chains(path: str, chains: int) -> tuple[str, list[int], list[ChainProgress]] | None:
+    """The folder, the draws that were there before, and the chains, of a process's memory.
+
+    None: the process has ended, or has just begun.
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError), open_shared(path) as fd:
+        size = chains * _RECORD.itemsize
+        said = json.loads(os.pread(fd, _MOST_SAID, size))
+        return said["folder"], said["found"], ChainRecords(fd, chains).read()
+    return None
+
+
+@contextlib.contextmanager
+def open_shared(path: str) -> Iterator[int]:
+    """A context with the memory of another process, by a file of the kernel."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def line_of(chains: Sequence[ChainProgress], found: Sequence[int]) -> str:
+    """How far all chains are, and about how long the rest takes."""
+    made, total = (sum(getattr(c, f"{what}_draws") for c in chains) for what in _COUNTED)
+    divergences = sum(len(c.divergent_draws) for c in chains)
+    new, seconds = made - sum(found), max(c.runtime_ms for c in chains) / 1e3
+    left = ""
+    if new > 0 and made < total:
+        rest = timedelta(seconds=round(seconds * (total - made) / new))
+        left = f", about {rest} left"
+    count = f"{len(chains)} chain{'s' * (len(chains) > 1)}"
+    return f"{count}, {made:,} of {total:,} draws (tuning too), {divergences:,} divergences{left}"
 
 
 class WrittenProgress:

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import itertools
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,14 +28,15 @@ from xarray import Dataset, DataTree, Variable
 from xarray.core.indexing import LazilyIndexedArray
 
 from synkhronos._compiling.progress import tell
+from synkhronos._compiling.terminal import is_terminal
 from synkhronos._errors import InputError
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._chains.blocks import TEXT, Block, StoredDraws, kinds_of, length_of
 from synkhronos.pymc._chains.chain_folder import ChainFolder, opened
 from synkhronos.pymc._chains.kernel import STATISTICS, UNCONSTRAINED, Kernel
-from synkhronos.pymc._chains.progress import ChainProgress
+from synkhronos.pymc._chains.progress import ChainProgress, ShownChains, line_of
 
-_LOOK_SECONDS = 0.1
+_LOOK_SECONDS, _LINE_SECONDS = 0.1, 60.0
 _WARMUP = "warmup_"
 _RUN = "synkhronos_run"  # an attribute of the posterior
 _TUNE, _OF_A_RUN = 1000, ("nuts", "var_names")  # arguments of `pm.sample`, of which a run is
@@ -90,8 +92,10 @@ class StoredChains:
         sampled = [_Chain(self.folder, number, kernel, tune, draws) for number in numbers]
         for chain in sampled:
             tell(str(chain))
+        found = [chain.made for chain in sampled]
         try:
-            _sample_all(sampled, cores, progress_callback)
+            with ShownChains(self.folder.path, found) as shown:
+                _sample_all(sampled, cores, _all_of(progress_callback, shown.write, _Lines(found)))
         except KeyboardInterrupt:
             draws = max(chain.done for chain in sampled)
             if not draws:
@@ -124,6 +128,26 @@ class StoredChains:
             ordered, dims=dims, coords=dict(compiled.coords), save_warmup=True
         )
         return tree
+
+
+def _all_of(*show: Callable[[list[ChainProgress]], object]) -> Callable[..., None]:
+    def each(chains: list[ChainProgress]) -> None:
+        for one in show:
+            one(chains)
+
+    return each
+
+
+class _Lines:
+    """Lines of the log, where no table is drawn."""
+
+    def __init__(self, found: Sequence[int]) -> None:
+        self._found, self._next = found, time.monotonic() + _LINE_SECONDS
+
+    def __call__(self, chains: Sequence[ChainProgress]) -> None:
+        if time.monotonic() >= self._next and not is_terminal(sys.stderr):
+            self._next += _LINE_SECONDS
+            tell(line_of(chains, self._found))
 
 
 def filled(template: DataTree, folder: ChainFolder, chains: Sequence[int], draws: int) -> DataTree:
@@ -180,8 +204,8 @@ class _Chain:
         self._is_tuned = length_of(self._tuning) == tune
         self.missing = [i for i in range(len(self._paths)) if not self._has(i)]
         self._began = time.monotonic()
+        self._divergences = 0  # of blocks that this call has made
         self._latest = ChainProgress(self._is_tuned, self.made, tune + draws, range(0), 0, 0.0, 0)
-        self._divergences = 0
         self.stop = threading.Event()
 
     def __str__(self) -> str:
