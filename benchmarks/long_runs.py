@@ -1,10 +1,11 @@
 """A run with and without `folder=`: seconds of sampling, processor seconds, and memory at its peak.
 
-Each run is a process of its own, and samples two chains on two cores. Seconds are those that the
-sampler notes. Processor seconds and memory are what a run adds to those of a run of ten draws. Runs
-take turns, and figures are medians. The disk is that of the current folder.
+Each run is a process of its own: it samples ten draws, and then those that are measured, in two
+chains on two cores. Seconds are those that the sampler notes. Processor seconds are of the call,
+whose model is compiled by then, and memory is what the call adds. Runs take turns, and figures are
+medians. The disk is that of the current folder.
 
-    python benchmarks/long_runs.py [--draws 2000,20000] [--runs 3] [MODEL ...]
+    python benchmarks/long_runs.py [--draws 4000,16000] [--tune 300] [--runs 3] [MODEL ...]
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from typing import Any
 
@@ -30,7 +32,7 @@ import synkhronos as synk
 warnings.filterwarnings("ignore")
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
-NAMES = ("radon", "poisson")
+NAMES = ("radon", "irt")
 WAYS = ("plain", "folder")
 
 
@@ -38,15 +40,23 @@ def model_named(name: str) -> pm.Model:
     return with_data(MODELS[name]) if name in MODELS else REGRESSIONS[name]()
 
 
-def child(name: str, way: str, draws: int, seed: int) -> None:
-    """Sample once; print seconds, processor seconds and megabytes."""
-    given: dict[str, Any] = {"tune": 500, "chains": 2, "cores": 2, "random_seed": seed}
-    with tempfile.TemporaryDirectory(dir=".") as place:
-        folder = place if way == "folder" else None
-        found = synk.pymc.sample(draws, model=model_named(name), folder=folder, **given, **QUIET)
-        seconds = float(found.posterior.attrs["sampling_time"])
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    print(json.dumps([seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3]))
+def child(name: str, way: str, tune: int, draws: int, seed: int) -> None:
+    """Sample; print seconds, processor seconds and megabytes."""
+    given: dict[str, Any] = {"tune": tune, "chains": 2, "cores": 2, "random_seed": seed}
+    model, before = model_named(name), 0.0
+    for count in (10, draws):
+        with tempfile.TemporaryDirectory(dir=".") as place:
+            folder = place if way == "folder" else None
+            before, began = peak(), time.process_time()
+            found = synk.pymc.sample(count, model=model, folder=folder, **given, **QUIET)
+            used = time.process_time() - began
+    seconds = float(found.posterior.attrs["sampling_time"])
+    print(json.dumps([seconds, used, peak() - before]))
+
+
+def peak() -> float:
+    """The most megabytes that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 def run(*given: object) -> list[float]:
@@ -59,30 +69,24 @@ def run(*given: object) -> list[float]:
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
-        name, way, draws, seed = sys.argv[2:]
-        return child(name, way, int(draws), int(seed))
+        name, way, *numbers = sys.argv[2:]
+        return child(name, way, *map(int, numbers))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", default=NAMES, metavar="MODEL")
-    parser.add_argument("--draws", default="2000,20000")
+    parser.add_argument("--draws", default="4000,16000")
+    parser.add_argument("--tune", type=int, default=300)
     parser.add_argument("--runs", type=int, default=3)
     asked = parser.parse_args()
     describe_machine()
-    counts, rows = [int(n) for n in asked.draws.split(",")], []
-    for name in asked.models:
-        run(name, "plain", 10, 1)  # fills the caches
-        before = {way: run(name, way, 10, 1) for way in WAYS}
-        for draws in counts:
-            found: dict[str, list[list[float]]] = {way: [] for way in WAYS}
-            for seed, way in itertools.product(range(asked.runs), WAYS):
-                found[way].append(run(name, way, draws, seed))
-            middle = {
-                way: [statistics.median(m) for m in zip(*found[way], strict=True)] for way in WAYS
-            }
-            (plain, *others), (ours, *_) = (middle[way] for way in WAYS)
-            rows.append([name, draws, plain, ours, f"{ours / plain:.3f}"])
-            for i in range(len(others)):
-                more = [middle[way][i + 1] - before[way][i + 1] for way in WAYS]
-                rows[-1] += [*more, f"{more[1] / more[0]:.3f}"]
+    rows = []
+    for name, draws in itertools.product(asked.models, map(int, asked.draws.split(","))):
+        found: dict[str, list[list[float]]] = {way: [] for way in WAYS}
+        for seed, way in itertools.product(range(asked.runs), WAYS):
+            found[way].append(run(name, way, asked.tune, draws, seed))
+        plain, ours = ([statistics.median(m) for m in zip(*found[w], strict=True)] for w in WAYS)
+        rows.append([name, draws])
+        for without, with_folder in zip(plain, ours, strict=True):
+            rows[-1] += [without, with_folder, f"{with_folder / without:.3f}"]
     columns = ["model", "draws"]
     for what in ("s", "processor s", "MB"):
         columns += [what, f"{what}, folder", "times"]
