@@ -727,6 +727,7 @@ OPEN_FILES = {
     "extensions._saving.checkpoints": "a folder, for its lock",
     "pymc._chains.blocks": CHECKED,
     "pymc._chains.chain_folder": "a folder, for its lock",
+    "pymc._chains.progress": OF_THE_KERNEL,
     "pymc._group.evaluator": OF_THE_KERNEL,
     "search._ownership": OF_THE_KERNEL,
     "testing.killing": "folders that it makes",
