@@ -46,6 +46,11 @@ SCRIPT = """
         found = synk.pymc.sample(5, **given | {"quiet": False})
         plain = pm.sample(5, **given)
     np.testing.assert_allclose(found.posterior["mu"], plain.posterior["mu"], rtol=1e-6)
+    with synk.pymc.everywhere(), model:
+        whoever = pm.sample(5, **given)
+        if sys.platform == "darwin":  # on Windows PyMC's own, which refuses the initial value
+            pm.compute_log_likelihood(whoever, progressbar=False, compile_kwargs={"mode": mode})
+    np.testing.assert_array_equal(found.posterior["mu"], whoever.posterior["mu"])
     try:
         synk.fork(2)
     except (ImportError, synk.StartFailed if sys.platform == "darwin" else ImportError) as exc:

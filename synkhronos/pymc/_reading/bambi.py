@@ -42,7 +42,7 @@ def _is_centred(values: np.ndarray) -> bool:
 def is_fitting() -> bool:
     """Whether Bambi's code has called this thread's."""
     frames = traceback.walk_stack(None)
-    return any(f.f_globals.get("__name__", "").partition(".")[0] == _BAMBI for f, _ in frames)
+    return any(str(f.f_globals.get("__name__")).partition(".")[0] == _BAMBI for f, _ in frames)
 
 
 def tell_of_own_fit(model: Model) -> None:
