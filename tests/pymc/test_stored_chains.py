@@ -7,9 +7,11 @@ import functools
 import json
 import os
 import resource
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,8 @@ from xarray.core.indexing import LazilyIndexedArray
 
 import synkhronos as synk
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos.pymc._chains import chain_folder, stored_chains
+from synkhronos._transport.serialization import pack_graph
+from synkhronos.pymc._chains import chain_folder, kernel, nodes, stored_chains
 from synkhronos.pymc._chains.blocks import TEXT, Block, StoredDraws, length_of
 from synkhronos.pymc._chains.chain_folder import ChainFolder, opened
 from synkhronos.pymc._chains.stored_chains import StoredChains
@@ -68,10 +71,15 @@ def sampled(model: pm.Model, compiled: Any) -> Callable[..., DataTree]:
     """Samples into a folder as `synk.pymc.sample` does, with a model that is compiled."""
 
     def sample(
-        place: Path, draws: int = 50, chains: int = 2, cores: int = 2, **settings: Any
+        place: Path,
+        draws: int = 50,
+        chains: int = 2,
+        cores: int = 2,
+        first: int = 0,
+        **settings: Any,
     ) -> DataTree:
         with opened(place, model, 4, {}) as folder:
-            return StoredChains(folder).sample(
+            return StoredChains(folder, first).sample(
                 nutpie.sample,
                 compiled,
                 draws=draws,
@@ -155,6 +163,29 @@ def test_more_draws_and_more_chains_are_added_to_a_run(sampled: Any, tmp_path: P
     fewer = sampled(few, draws=30)
     np.testing.assert_array_equal(fewer.posterior["a"], grown.posterior["a"][:, :30])
     assert files_of(few) == files_of(many)
+
+
+def test_processes_with_some_of_the_chains_fill_one_folder(
+    sampled: Any, model: pm.Model, tmp_path: Path
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    expected = sampled(whole)
+    trees = [pack_graph(sampled(parts, chains=1, first=first)) for first in (0, 1)]
+    assert files_of(parts) == files_of(whole)
+    with opened(parts, model, 4, {}) as folder:
+        token = stored_chains._current.set(StoredChains(folder))
+        try:
+            given = nodes._arguments_of(1, [1, 1], {"chains": 2})
+            assert given["folder"] == StoredChains(folder, 1)
+            found = nodes.joined(trees, model, {"chains": 2, "quiet": True})
+            for group in ("posterior", "sample_stats", "warmup_posterior"):
+                assert found[group].to_dataset().equals(expected[group].to_dataset())
+            stored_chains.check_shared(StoredChains(folder), 2)
+            shutil.rmtree(parts / "chain-1")  # on another node, without a common file system
+            with pytest.raises(InputError, match="chain 1 was sampled on another node"):
+                stored_chains.check_shared(StoredChains(folder), 2)
+        finally:
+            stored_chains._current.reset(token)
 
 
 @pytest.fixture
@@ -276,6 +307,9 @@ def test_a_full_disk_ends_the_call_and_the_next_goes_on(
         sampled(tmp_path)
     before = files_of(tmp_path)
     assert len(before) == 3
+    stopping(0, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/data/of/the/user"))
+    with pytest.raises(FileNotFoundError, match="/data/of/the/user"):
+        sampled(tmp_path)
     stopping(100, Lost())
     sampled(tmp_path)
     assert before.items() <= files_of(tmp_path).items()
@@ -342,6 +376,29 @@ def records(count: int, start: int) -> Block:
     draws["posterior/x"] = np.arange(6 * count).reshape(count, 2, 3) + start
     draws["posterior/\u03bb"] = np.arange(count) + start
     return Block(draws, {"step": np.array(0.5)}, {"s/text": {0: f"from {start}"}})
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_a_metric_of_low_rank_follows_from_transformed_draws(rank: int) -> None:
+    """nutpie tells the scales and where they changed, and draws before and after its map."""
+    rng, length, draws = np.random.default_rng(rank), 6, 25
+    directions = np.linalg.qr(rng.normal(size=(length, length)))[0].T[:rank]
+    factors, scales = np.array([-0.8, 3.0, 9.0])[:rank], rng.uniform(0.01, 5, length)
+    moved = rng.normal(size=(draws, length))
+    points = scales * (moved + (moved @ directions.T * factors) @ directions + rng.normal(size=6))
+    points[:5] = rng.normal(size=(5, length))  # of an earlier map
+    told = np.full((draws, length), np.nan)
+    told[1], told[4] = 7.0, scales
+    stats = {"mass_matrix_stds": told, "unconstrained_draw": points, "transformed_position": moved}
+    found = kernel._low_rank(SimpleNamespace(stat=stats.__getitem__))
+    np.testing.assert_array_equal(found["scales"], scales)
+    assert len(found["factors"]) == rank
+    np.testing.assert_allclose(
+        (found["directions"].T * found["factors"]) @ found["directions"],
+        (directions.T * factors) @ directions,
+        atol=1e-9,
+    )
+    np.testing.assert_allclose(found["directions"] @ found["directions"].T, np.eye(rank), atol=1e-9)
 
 
 def test_stored_draws_are_indexed_as_arrays(tmp_path: Path) -> None:

@@ -146,6 +146,8 @@ def opened(
             with found.called():
                 yield found
     except OSError as exc:
+        if exc.filename is not None and not str(exc.filename).startswith(str(path)):
+            raise  # of something else that the call does
         raise InputError(
             f"folder={str(path)!r}: {exc.strerror}. What was drawn before is there: the same call "
             "goes on with it"
