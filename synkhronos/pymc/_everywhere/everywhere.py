@@ -59,7 +59,7 @@ class Everywhere:
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as exc:
-                reason = exc
+                reason = str(exc)
             else:
                 try:
                     return ours(*args, **kwargs)
@@ -67,8 +67,8 @@ class Everywhere:
                     known = inspect.signature(own).parameters.keys()
                     if kwargs.keys() & (signature.parameters.keys() - known):
                         raise  # the user addresses ours
-                    reason = exc
-            tell(f"this pm.{own.__name__} is PyMC's own: {' '.join(str(reason).split())}")
+                    reason = str(exc)
+            tell(f"this pm.{own.__name__} is PyMC's own: {' '.join(reason.split())}")
             return own(*args, **kwargs)
 
     def _as_bambi_may_mean(self, kwargs: dict[str, Any]) -> dict[str, Any]:
