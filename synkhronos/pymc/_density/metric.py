@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-RULE = 1  # a part of the key of choices that are kept: another rule has another number
+RULE = 2  # a part of the key of choices that are kept: another rule has another number
 DIAG, LOW_RANK = "diag", "low_rank"
 CHAINS = 2  # of the short warm-up
 _SHARE = 20  # draws of a chain for each of the short warm-up's
@@ -33,7 +33,7 @@ _LEAST_TUNE = 200  # draws in which low_rank can learn
 
 _CUT = 2.0  # nutpie leaves eigenvalues between 1/2 and 2
 _RIDGE = 1e-3  # variance that is added, so that directions without draws have eigenvalue 1
-_MOST_LEFT = 0.7  # of the divergence, for another chain: low_rank then learns nothing that holds
+_MOST_LEFT = 0.5  # of the divergence, for another chain: low_rank then learns nothing that holds
 _DRAWS_OF_DIRECTION = 6  # at least, where a stretched one is believed
 _LEAST_GAIN = 1.3  # since predictions err by as much
 
