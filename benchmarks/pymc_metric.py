@@ -390,6 +390,24 @@ COLUMNS += ["bulk ESS, 1 s of sampling", "1 s of the call", "gradients, times di
 COLUMNS += ["sampling", "call", "errors"]
 
 
+def pivoted(rows: list[list[Any]]) -> list[list[Any]]:
+    """The table of the docs: a row for each model that low_rank and auto have sampled."""
+    by: dict[str, dict[str, list[Any]]] = defaultdict(dict)
+    for row in rows:
+        by[row[0]][row[2].partition(": ")[0]] = row
+    found = [DOCS_COLUMNS]
+    for model, of in by.items():
+        if "auto" in of:
+            low = [*of["low_rank"][7:10], of["low_rank"][11]] if "low_rank" in of else [""] * 4
+            auto = [of["auto"][2].partition(": ")[2], *of["auto"][9:12]]
+            found.append([model, of["diag"][1], of["diag"][3], *low, *auto])
+    return found
+
+
+DOCS_COLUMNS = ["model", "parameters", "diag, ESS for 1,000 gradients", "low_rank, times", "tail"]
+DOCS_COLUMNS += ["a second", "errors", "auto takes", "a second", "of the call", "errors"]
+
+
 def summary(rows: list[list[Any]]) -> list[list[Any]]:
     """Geometric means of times diag over the models, and the least."""
     by: dict[str, list[list[float]]] = defaultdict(list)
@@ -475,7 +493,7 @@ def main() -> None:
     show("Times diag: geometric means, and the least of a model", columns, summary(rows))
     if args.csv:
         with args.csv.open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+            csv.writer(file, lineterminator="\n").writerows(pivoted(rows))
     if args.figure:
         draw(rows, args.figure)
 

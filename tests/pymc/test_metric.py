@@ -19,7 +19,7 @@ from xarray import Dataset
 import synkhronos as synk
 from synkhronos._errors import InputError
 from synkhronos._host.thread_pools import ThreadLimits
-from synkhronos.pymc._chains import sampling
+from synkhronos.pymc._chains import members, sampling
 from synkhronos.pymc._density import adaptation, metric
 from synkhronos.pymc._density.adaptation import AUTO, Auto, adapted, check_adaptation, choosing
 from synkhronos.pymc._density.metric import Choice, Warmup, draws_of_warmup, without_warmup
@@ -296,6 +296,17 @@ def test_the_argument_reaches_nutpie(arguments: list[tuple[Any, Auto | None]]) -
         assert choice_of is not None
     assert auto[1] is not None
     assert 0 < auto[1].seconds < 1e-4
+
+
+def test_processes_of_chains_choose_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a seed of its own each of them has the same choice."""
+    found: list[dict[str, Any]] = []
+    monkeypatch.setattr(members, "sample_in_processes", lambda *given: found.append(given[2]))
+    monkeypatch.setattr(sampling._cores, "available", lambda: [0, 0, 0, 0])
+    given = {"members_per_chain": 2, "chains": 2, "nuts_sampler": "nutpie", "quiet": True}
+    synk.pymc.sample(tilted(), adaptation=AUTO, **given)
+    [arguments] = found
+    assert arguments["adaptation"] == AUTO
 
 
 def tilted() -> pm.Model:

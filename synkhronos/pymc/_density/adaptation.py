@@ -21,7 +21,6 @@ from synkhronos.pymc._density.metric import (
     CHAINS,
     DIAG,
     LOW_RANK,
-    RULE,
     Choice,
     Warmup,
     choice,
@@ -105,7 +104,7 @@ def choosing(sample: Callable[..., Any]) -> Callable[..., Any]:
         cores = min(CHAINS, given.get("cores") or CHAINS)
         find = functools.partial(choice_for, sample, compiled, auto.seconds, draws, tune, cores)
         try:
-            found = auto.kept((RULE, auto.seconds, draws, tune), find)
+            found = auto.kept((auto.seconds, draws, tune), find)
         except Exception as exc:  # sampling says what is wrong with the model, if anything is
             log.debug("the short warm-up has failed: %s", exc)
             found = Choice(DIAG, 1.0, "a short warm-up has failed")

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-RULE = 2  # a part of the key of choices that are kept: another rule has another number
 DIAG, LOW_RANK = "diag", "low_rank"
 CHAINS = 2  # of the short warm-up
 _SHARE = 20  # draws of a chain for each of the short warm-up's
