@@ -10,6 +10,8 @@
 ``blocks``            which draws are computed together, and by whom
 ``loo_rows``          ``LooRows``: log-likelihoods of blocks of rows, and PSIS-LOO of these
 ``some_rows``         ``SomeRows``: the graph of some rows, computed from these rows of the data
+``moments``           ``MatchedRows``: moment matching of rows whose Pareto k is large
+``unconstrained``     ``Unconstrained``: draws without bounds, and a model's densities there
 ``pareto``            Pareto-smoothed importance sampling of a row, in numba
 ``work``              ``Work``: what can be divided over processes, and where results go
 ``division``          divides a work over a group of its own

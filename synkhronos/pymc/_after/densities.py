@@ -227,8 +227,13 @@ class Density:
 
     def compiled_from(self, graphs: Any, inputs: Any, given: Mapping[str, Any]) -> Any:
         """The same of other graphs."""
-        options = {"on_unused_input": "ignore", "mode": None, "point_fn": False, **given}
-        return functions.compiled(self.model.compile_fn, graphs, inputs=inputs, **options)
+        return compiled_from(self.model, graphs, inputs, given)
+
+
+def compiled_from(model: pm.Model, graphs: Any, inputs: Any, given: Mapping[str, Any]) -> Any:
+    """A function of variables of a model; `given` are arguments of `Model.compile_fn`."""
+    options = {"on_unused_input": "ignore", "mode": None, "point_fn": False, **given}
+    return functions.compiled(model.compile_fn, graphs, inputs=inputs, **options)
 
 
 def posterior_of(idata: DataTree, what: str) -> Dataset:

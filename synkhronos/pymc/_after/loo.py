@@ -5,35 +5,38 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import arviz_stats
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from arviz_base import rcParams
 from pymc.model import modelcontext
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pymc.pytensorf import resolve_backend_compile_kwargs
 from xarray import DataArray, Dataset, DataTree
 
-from synkhronos._checks import check_number, or_none
+from synkhronos._checks import check_flag, check_integer, check_number, or_none
 from synkhronos._errors import InputError
 from synkhronos.pymc._after.calculation import in_processes
 from synkhronos.pymc._after.densities import Density, posterior_of
 from synkhronos.pymc._after.division import checked, divided
-from synkhronos.pymc._after.loo_rows import LooRows, ModelRows, StoredRows
+from synkhronos.pymc._after.loo_rows import (
+    SAMPLE_DIMS,
+    LooRows,
+    ModelRows,
+    StoredRows,
+    function_of_rows,
+)
+from synkhronos.pymc._after.moments import Matching, good_k_of, match_moments
 from synkhronos.pymc._after.pareto import tail_length
 from synkhronos.pymc._after.points import Points
-from synkhronos.pymc._after.some_rows import SomeRows
 from synkhronos.pymc._after.work import InMemory
-from synkhronos.pymc._reading.models import without_initial_values
+from synkhronos.pymc._reading.models import model_of, without_initial_values
 
-_SAMPLE_DIMS = ("chain", "draw")
 _FEWEST, _FEWEST_IN_TAIL = 25, 5  # draws
 _NAMED = 5  # rows in a warning
-_RTOL = 1e-9  # of log-likelihoods of some rows, computed apart and with all
 
 
 def loo(
@@ -44,6 +47,11 @@ def loo(
     *,
     model: pm.Model | None = None,
     log_jacobian: DataArray | None = None,
+    moment_match: bool = False,
+    k_threshold: float | None = None,
+    max_iters: int = 30,
+    split: bool = True,
+    cov: bool = True,
     progressbar: bool = True,
     backend: str | None = None,
     compile_kwargs: dict[str, object] | None = None,
@@ -70,6 +78,13 @@ def loo(
         Default: the model of the current context. Not used if `data` has the log-likelihoods.
     log_jacobian : DataArray, optional
         Added to each row's log predictive density, if the model is one of transformed data.
+    moment_match : bool
+        Whether rows with a large Pareto k are computed again by moment matching, which moves the
+        draws to where the posterior without the row is. It needs `model`.
+    k_threshold, max_iters, split, cov
+        For `moment_match`, as in `arviz.loo_moment_match`: the Pareto k above which a row is
+        computed again (default: `good_k`), the most maps of a row, whether only half of the draws
+        is moved in the end, and whether covariances are matched.
     progressbar, cores
         As for `sample_posterior_predictive`.
     backend, compile_kwargs
@@ -78,13 +93,17 @@ def loo(
     Returns
     -------
     ELPDData
-        Of ArviZ. ``log_weights`` is None, since they are as many as all log-likelihoods.
+        Of ArviZ. ``log_weights`` is None, since they are as many as all log-likelihoods. With
+        `moment_match` and `pointwise` it also has ``influence_pareto_k`` (before), ``p_loo_i``, and
+        ``n_eff_i`` of the rows that moment matching has changed.
 
     Raises
     ------
     InputError
         There is no posterior, no such variable, no row, or fewer than 25 draws; `reff` leaves fewer
-        than 5 draws for the tail; or all draws in the tail of a row have the same likelihood.
+        than 5 draws for the tail; or all draws in the tail of a row have the same likelihood. For
+        moment matching: parameters are discrete, there is a `log_jacobian`, or the log-likelihoods
+        are not those of the model.
     WorkerError, WorkerDied
         A process has failed or died.
 
@@ -102,6 +121,11 @@ def loo(
     Where a model's operations are known to keep rows apart, a block costs its share of the
     likelihood. Where they are not, each block computes all rows of such operations.
 
+    Moment matching costs about 3 to 20 log-densities of each draw for each row with a large k. The
+    rows are divided over the cores. Memory: some copies of the draws in each process. The method:
+    Paananen et al., "Implicitly Adaptive Importance Sampling", Statistics and Computing 31(2),
+    2021. Rows whose log-likelihood is not finite stay as they are.
+
     Examples
     --------
     >>> import numpy as np, pymc as pm, xarray as xr
@@ -117,11 +141,12 @@ def loo(
     (1000, 10)
     """
     cores = checked("loo", cores, progressbar)
+    matching = _matching(moment_match, k_threshold, max_iters, split, cov, log_jacobian)
     reff = or_none(check_number, "loo: reff", reff, 0.0, math.inf)
     posterior = posterior_of(data, "loo")
-    if missing := [dim for dim in _SAMPLE_DIMS if dim not in posterior.dims]:
+    if missing := [dim for dim in SAMPLE_DIMS if dim not in posterior.dims]:
         raise InputError(f"loo: the posterior has no dimension {missing[0]!r}")
-    shape = tuple(posterior.sizes[dim] for dim in _SAMPLE_DIMS)
+    shape = tuple(posterior.sizes[dim] for dim in SAMPLE_DIMS)
     if math.prod(shape) < _FEWEST:
         raise InputError(f"loo: {math.prod(shape)} draws are too few: {_FEWEST} are needed")
     reff = _efficiency(posterior) if reff is None else reff
@@ -131,15 +156,44 @@ def loo(
             f"loo: reff={reff:g} leaves {tail} of {math.prod(shape)} draws for the tail, and "
             f"{_FEWEST_IN_TAIL} are needed: reff is effective draws for each draw, about 1"
         )
+    given = resolve_backend_compile_kwargs(backend, compile_kwargs)
     if "log_likelihood" in data:
         rows, work = _of_group(data["log_likelihood"].to_dataset(), var_name, tail)
     else:
-        given = resolve_backend_compile_kwargs(backend, compile_kwargs)
         rows, work = _of_model(modelcontext(model), var_name, posterior, tail, given)
     jacobian = _jacobian(log_jacobian, rows)
     elpd, pareto_k, lppd = _computed(work, rows, cores, progressbar)
     elpd, lppd = elpd + jacobian, lppd + jacobian
-    return _result(rows, elpd, pareto_k, lppd, math.prod(shape), pointwise)
+    more: dict[str, np.ndarray | None] = {}
+    if matching is not None:
+        more["influence_pareto_k"] = pareto_k.copy()
+        own = model_of(model, "loo"), posterior, work, str(rows.name), given
+        effective = match_moments(
+            *own, matching, reff, (elpd, pareto_k, lppd), cores=cores, progressbar=progressbar
+        )
+        more |= {"p_loo_i": lppd - elpd, "n_eff_i": effective}
+    return _result(rows, elpd, pareto_k, lppd, math.prod(shape), pointwise, more)
+
+
+def _matching(
+    asked: bool,
+    threshold: float | None,
+    most: int,
+    split: bool,
+    covariances: bool,
+    log_jacobian: DataArray | None,
+) -> Matching | None:
+    """The options of moment matching, if it is asked for."""
+    for name, flag in (("moment_match", asked), ("split", split), ("cov", covariances)):
+        check_flag(f"loo: {name}", flag)
+    threshold = or_none(check_number, "loo: k_threshold", threshold)
+    most = check_integer("loo: max_iters", most, 1)
+    if asked and log_jacobian is not None:
+        raise InputError(
+            "loo: moment_match=True with log_jacobian=: give one of them; to a result with "
+            "pointwise=True the Jacobian can be added"
+        )
+    return Matching(threshold, most, split, covariances) if asked else None
 
 
 def _efficiency(posterior: Dataset) -> float:
@@ -156,10 +210,10 @@ def _of_group(group: Dataset, name: str | None, tail: int) -> tuple[DataArray, L
     chosen = _chosen(name, [str(v) for v in group.data_vars], "the group log_likelihood")
     values = group[chosen]
     rows = _some(values.isel(chain=0, draw=0, drop=True))
-    own = [dim for dim in values.dims if dim not in _SAMPLE_DIMS]
+    own = [dim for dim in values.dims if dim not in SAMPLE_DIMS]
     if not own:
         values, own = values.expand_dims("row"), ["row"]
-    values = values.transpose(*own, *_SAMPLE_DIMS)
+    values = values.transpose(*own, *SAMPLE_DIMS)
     length, each = values.shape[0], math.prod(values.shape[1:-2])
     return rows, StoredRows(length, each, math.prod(values.shape[-2:]), tail, values)
 
@@ -171,7 +225,7 @@ def _of_model(
     name = _chosen(name, [v.name for v in model.observed_RVs], "the model")
     frozen = freeze_dims_and_data(without_initial_values(model))
     density = Density(frozen, "likelihood", [name])
-    points = Points.of_dataset(posterior, model, _SAMPLE_DIMS)
+    points = Points.of_dataset(posterior, model, SAMPLE_DIMS)
     [whole] = density.graphs
     plain = density.compiled(given)
     if not in_processes(plain):
@@ -180,21 +234,16 @@ def _of_model(
         )
     inputs = points.inputs_of(plain, density.inputs)
     first = plain(*[values[0, ...] for values in inputs])[0]
-    axes = whole if whole.type.ndim else whole.dimshuffle("x")
     length, each = (first.shape[0], math.prod(first.shape[1:])) if first.ndim else (1, 1)
-    start, stop = pt.lscalar("start"), pt.lscalar("stop")
     known = np.broadcast_to(first[(None,) * 2], (*map(len, _coords(points)), *first.shape))
-    labels = points.dataset({name: known}, density.model, _SAMPLE_DIMS)[name]
+    labels = points.dataset({name: known}, density.model, SAMPLE_DIMS)[name]
     rows = _some(labels.isel(chain=0, draw=0, drop=True))
 
-    def work_of(graph: Any) -> ModelRows:
-        function = density.compiled_from([graph], [*density.values, start, stop], given)
-        return ModelRows(length, each, len(inputs[0]), tail, function, inputs)
+    def compiled(graph: Any, more: Any) -> Any:
+        return density.compiled_from([graph], [*density.values, *more], given)
 
-    work = work_of(SomeRows(start, stop, length).of(axes))
-    if not _agrees(work, first):
-        work = work_of(axes[start:stop])
-    return rows, work
+    function, _ = function_of_rows(whole, length, first.reshape(-1), inputs, compiled)
+    return rows, ModelRows(length, each, len(inputs[0]), tail, function, inputs)
 
 
 def _some(rows: DataArray) -> DataArray:
@@ -204,24 +253,7 @@ def _some(rows: DataArray) -> DataArray:
 
 
 def _coords(points: Points) -> list[DataArray]:
-    return [points.coords[dim] for dim in _SAMPLE_DIMS]
-
-
-def _agrees(work: ModelRows, whole: np.ndarray) -> bool:
-    """Whether some rows, computed apart, are those of the whole, for the first draw."""
-    flat = whole.reshape(work.rows, -1)
-    few = min(work.rows, 1000)
-    for start in {0, (work.rows - few) // 2, work.rows - few}:
-        given = [values[0, ...] for values in work.inputs]
-        ends = np.asarray(start), np.asarray(start + few)
-        found = work.function(*given, *ends)[0]
-        expected = flat[start : start + few]
-        if found.size != expected.size:
-            return False
-        same = np.allclose(found.reshape(few, -1), expected, rtol=_RTOL, atol=_RTOL, equal_nan=True)
-        if not same:
-            return False
-    return True
+    return [points.coords[dim] for dim in SAMPLE_DIMS]
 
 
 def _chosen(name: str | None, names: Sequence[str], where: str) -> str:
@@ -275,9 +307,10 @@ def _result(
     lppd: np.ndarray,
     draws: int,
     pointwise: bool | None,
+    more: Mapping[str, np.ndarray | None],  # by fields of the result, with a number for each row
 ) -> Any:
     pointwise = rcParams["stats.ic_pointwise"] if pointwise is None else pointwise
-    good_k = min(1 - 1 / math.log10(draws), 0.7)
+    good_k = good_k_of(draws)
     bad, undefined = pareto_k > good_k, ~np.isfinite(lppd)
     if undefined.any():
         warnings.warn(
@@ -310,7 +343,10 @@ def _result(
         "pareto_k": rows.copy(data=pareto_k) if pointwise else None,
         "log_weights": None,
     }
-    return _of_arviz(values)
+    found = _of_arviz(values)
+    for name, numbers in more.items() if pointwise else ():
+        setattr(found, name, None if numbers is None else rows.copy(data=numbers))
+    return found
 
 
 def _of_arviz(values: dict[str, object]) -> Any:

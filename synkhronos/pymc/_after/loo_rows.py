@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pytensor.tensor as pt
 from pytensor.compile import Function
 from xarray import DataArray
 
 from synkhronos.pymc._after.calculation import in_processes
 from synkhronos.pymc._after.pareto import smooth
+from synkhronos.pymc._after.some_rows import SomeRows
 from synkhronos.pymc._after.work import InMemory, Target, Work
 
+SAMPLE_DIMS = ("chain", "draw")
 _BYTES = 64 << 20  # of the log-likelihoods of a block
 _DRAWS = 32  # copied together, since a line of memory has 8 numbers
+_RTOL = 1e-9  # of log-likelihoods of some rows, computed apart and with all
 
 
 @dataclass
@@ -56,6 +61,10 @@ class LooRows(Work):
             yield done
 
     @abstractmethod
+    def of_first_draw(self) -> np.ndarray:
+        """All log-likelihoods of the first draw, flat."""
+
+    @abstractmethod
     def log_likelihoods(self, rows: range, found: np.ndarray) -> None:
         """Those of some rows, into an array of shape ``(len(rows) * each, draws)``."""
 
@@ -69,6 +78,9 @@ class StoredRows(LooRows):
     @property
     def in_processes(self) -> bool:
         return not self.values.encoding  # of a file, whose reader may have threads
+
+    def of_first_draw(self) -> np.ndarray:
+        return self.values[..., 0, 0].values.reshape(-1)
 
     def log_likelihoods(self, rows: range, found: np.ndarray) -> None:
         values = self.values[rows.start : rows.stop].values
@@ -90,6 +102,10 @@ class ModelRows(LooRows):
     def in_processes(self) -> bool:
         return in_processes(self.function)
 
+    def of_first_draw(self) -> np.ndarray:
+        given = [values[0, ...] for values in self.inputs]
+        return self.function(*given, np.asarray(0), np.asarray(self.rows))[0].reshape(-1)
+
     def log_likelihoods(self, rows: range, found: np.ndarray) -> None:
         start, stop = np.asarray(rows.start), np.asarray(rows.stop)
         self.function.trust_input = True
@@ -100,3 +116,42 @@ class ModelRows(LooRows):
                 given = [values[draw, ...] for values in self.inputs]
                 few[place] = self.function(*given, start, stop)[0].reshape(-1)
             found[:, several.start : several.stop] = few[: len(several)].T
+
+
+def function_of_rows(
+    whole: Any,  # the graph of all log-likelihoods
+    length: int,
+    first: np.ndarray,  # all of the first draw, flat
+    inputs: Sequence[np.ndarray],
+    compiled: Callable[..., Function],  # of a graph, and inputs beside the others
+    within: float = _RTOL,
+) -> tuple[Function, bool]:
+    """A function whose last two inputs are the first row and the one after the last.
+
+    Also, whether it computes the log-likelihoods of the first draw.
+    """
+    start, stop = pt.lscalar("start"), pt.lscalar("stop")
+    axes = whole if whole.type.ndim else whole.dimshuffle("x")
+    given = [values[0, ...] for values in inputs]
+    function = compiled(SomeRows(start, stop, length).of(axes), [start, stop])
+    if _agrees(function, given, first.reshape(length, -1), within):
+        return function, True
+    function = compiled(axes[start:stop], [start, stop])
+    return function, _agrees(function, given, first.reshape(length, -1), within)
+
+
+def _agrees(
+    function: Function, given: Sequence[np.ndarray], expected: np.ndarray, within: float
+) -> bool:
+    """Whether some rows, computed apart, are those of the whole."""
+    length = len(expected)
+    few = min(length, 1000)
+    for start in {0, (length - few) // 2, length - few}:
+        found = function(*given, np.asarray(start), np.asarray(start + few))[0]
+        wanted = expected[start : start + few]
+        if found.size != wanted.size:
+            return False
+        found = found.reshape(wanted.shape)
+        if not np.allclose(found, wanted, rtol=within, atol=within, equal_nan=True):
+            return False
+    return True
