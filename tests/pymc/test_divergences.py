@@ -16,7 +16,7 @@ from xarray import Dataset, DataTree
 import synkhronos as synk
 from synkhronos._errors import InputError
 from synkhronos.pymc._chains import sampling
-from synkhronos.pymc._diverged import explanation
+from synkhronos.pymc._diverged import explanation, positions
 from synkhronos.pymc._diverged.ranks import Ranks, Rotations
 from synkhronos.pymc._diverged.scales import scales_of
 
@@ -197,6 +197,14 @@ def test_scales_of_observed_and_of_standard_variables_are_named() -> None:
         assert (found.what, found.side) == ("the factor of z (sigma)", side)
         assert "centre z if it is well known from the data" in found.advice
         assert ("give sigma a prior with a lighter tail" in found.advice) == (side == "high")
+
+
+def test_a_scale_of_very_many_numbers_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, model = recorded("funnel"), DIVERGING[1]()
+    assert synk.pymc.explain_divergences(run, model).places[0].what == "the scale of x (y)"
+    monkeypatch.setattr(positions, "_MOST_NUMBERS", 999)
+    found = synk.pymc.explain_divergences(run, model)
+    assert found.places[0].names in (("x",), ("y",))
 
 
 def test_an_element_is_named_by_its_coordinates() -> None:

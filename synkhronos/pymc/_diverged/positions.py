@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,10 @@ from xarray import DataArray, DataTree
 
 from synkhronos._errors import InputError
 
-_BLOCK = 500  # points that a graph is evaluated at, at once: bounds the memory
+# numbers of a graph, in all and at once: for a scale of each row of data they may be very many
+_MOST_NUMBERS, _BLOCK = 100_000_000, 1_000_000
+
+Pick = Callable[[np.ndarray], np.ndarray]  # a number for each point, of its columns
 _DIMS = ("chain", "draw")
 _STORED, _NAMES = "divergence_start", "unconstrained_parameter"  # of nutpie
 
@@ -78,16 +81,23 @@ class Positions:
             {rv: _labels(values) for rv, values in arrays.items()},
         )
 
-    def of_graph(self, values: Sequence[Tensor]) -> tuple[np.ndarray, np.ndarray]:
-        """Values that are computed from the variables, for all draws, and at divergences.
+    def of_graph(
+        self, values: Sequence[Tensor], picks: Sequence[Pick]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each pick, a number for all draws and one at divergences, of values of the graph.
 
-        Both are of shape ``(..., columns)``, with all elements as columns.
+        It is empty where all of these values would take long, as with a scale for each row of data.
         """
-        draws, divergences = (
-            np.concatenate([v.reshape(len(v), -1) for v in _evaluated(values, given)], axis=1)
-            for given in (self.draws, self.divergences)
-        )
-        return draws, divergences
+        found: list[list[np.ndarray]] = []
+        for given in (self.draws, self.divergences):
+            picked = []
+            for block in _blocks(values, given):
+                columns = np.concatenate([v.reshape(len(v), -1) for v in block], axis=1)
+                if columns.shape[1] * len(self.diverging) > _MOST_NUMBERS:
+                    return []
+                picked.append([pick(columns) for pick in picks])
+            found.append([np.concatenate(each) for each in zip(*picked, strict=True)])
+        return list(zip(*found, strict=True))
 
 
 def _by_draw(values: np.ndarray) -> np.ndarray:
@@ -113,8 +123,9 @@ def _stored(
     points = _by_draw(stats[_STORED].values)[diverging]
     places = {str(name): place for place, name in enumerate(stats[_NAMES].values)}
     given: dict[Tensor, np.ndarray] = {}
+    starts = model.initial_point()
     for variable in model.value_vars:
-        start = model.initial_point()[variable.name]
+        start = starts[variable.name]
         names = [
             "_".join([str(variable.name), *map(str, index)]) for index in np.ndindex(*start.shape)
         ]
@@ -122,19 +133,23 @@ def _stored(
             return None
         columns = points[:, [places[name] for name in names]]
         given[variable] = columns.reshape(len(points), *start.shape)
-    found = _evaluated(model.replace_rvs_by_values(model.free_RVs), given)
+    blocks = _blocks(model.replace_rvs_by_values(model.free_RVs), given)
+    found = [np.concatenate(each) for each in zip(*blocks, strict=True)]
     return dict(zip(model.free_RVs, found, strict=True))
 
 
-def _evaluated(values: Sequence[Tensor], given: Mapping[Tensor, np.ndarray]) -> list[np.ndarray]:
-    """Values of a graph, each of shape ``(points, ...)``, for those of variables in it."""
+def _blocks(
+    values: Sequence[Tensor], given: Mapping[Tensor, np.ndarray]
+) -> Iterator[list[np.ndarray]]:
+    """Values of a graph for those of variables in it, some points at a time."""
     used = [v for v in given if v in set(ancestors(values))]
     inputs = [pt.tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in used]
     outputs = vectorize_graph(values, replace=dict(zip(used, inputs, strict=True)))
     function = pytensor.function(inputs, outputs, mode="FAST_COMPILE")
     points = [given[v].astype(v.dtype, copy=False) for v in used]
-    blocks = [
-        function(*[p[first : first + _BLOCK] for p in points])
-        for first in range(0, len(points[0]), _BLOCK)
-    ]
-    return [np.concatenate(block) for block in zip(*blocks, strict=True)]
+    first, block = 0, 1
+    while first < len(points[0]):
+        found = function(*[p[first : first + block] for p in points])
+        yield found
+        first += block
+        block = max(1, _BLOCK // sum(v[0].size for v in found))

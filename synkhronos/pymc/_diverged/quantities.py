@@ -11,15 +11,13 @@ from pymc import Model
 from pymc.distributions.transforms import Interval, LogExpM1, LogOddsTransform, LogTransform
 from pytensor.tensor.variable import TensorVariable as Tensor
 
-from synkhronos.pymc._diverged.positions import Positions
+from synkhronos.pymc._diverged.positions import Pick, Positions
 from synkhronos.pymc._diverged.ranks import Ranks
 from synkhronos.pymc._diverged.scales import Scale, scales_of
 
 _MOST_NUMBERS = 2_000_000  # that are ranked, in about a second
 _NEAR = np.log(2.0)  # so far towards a bound, by the logarithm or the log-odds of the distance
 STEP = "try a larger target_accept"
-
-_Pick = Callable[[np.ndarray], np.ndarray]  # a number for each draw, of all elements
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Quantities:
             chosen = range(0, len(labels), step)
             found = [v.reshape(len(v), -1)[:, ::step].T for v in (values, divergences[rv])]
             each = [Ranks.of(*columns) for columns in zip(*found, strict=True)]
-            picks: list[tuple[str, Ranks, _Pick]] = [
+            picks: list[tuple[str, Ranks, Pick]] = [
                 (f"{rv.name}{labels[k]}", ranks, functools.partial(np.take, indices=k, axis=1))
                 for k, ranks in zip(chosen, each, strict=True)
             ]
@@ -71,7 +69,7 @@ class Quantities:
                 advice = functools.partial(self._of_variable, rv, pick)
                 yield Quantity(what, (str(rv.name),), ranks, 0, advice)
 
-    def _of_variable(self, rv: Tensor, pick: _Pick, low: bool) -> str:
+    def _of_variable(self, rv: Tensor, pick: Pick, low: bool) -> str:
         if not (bound := self._bound(rv, low)) or not self._is_near(rv, pick, low):
             return self._lighter((str(rv.name),), low) or STEP
         return f"give {rv.name} a prior that excludes {bound}, or {STEP}"
@@ -89,25 +87,29 @@ class Quantities:
             return "" if bound is None else f"its {name} bound"
         return ""
 
-    def _is_near(self, rv: Tensor, pick: _Pick, low: bool) -> bool:
+    def _is_near(self, rv: Tensor, pick: Pick, low: bool) -> bool:
         """Whether divergences are nearer to a bound than other draws."""
         transform = self.model.rvs_to_transforms[rv]
         free = transform.forward(rv, *rv.owner.inputs)
-        draws, divergences = (np.median(pick(v)) for v in self.positions.of_graph([free]))
-        return bool((draws - divergences if low else divergences - draws) > _NEAR)
+        found = self.positions.of_graph([free], [pick])
+        towards = [np.median(draws) - np.median(divergences) for draws, divergences in found]
+        return any((by if low else -by) > _NEAR for by in towards)
 
     def _scales(self, scale: Scale) -> Iterator[Quantity]:
         """The smallest and the largest scale of the elements of a variable."""
-        draws, divergences = self.positions.of_graph(scale.values)
-        ends = {"smallest ": np.min, "largest ": np.max} if draws.shape[1] > 1 else {"": np.min}
+        picks = [functools.partial(end, axis=1) for end in (np.min, np.max)]
+        if not (ends := self.positions.of_graph(scale.values, picks)):
+            return
+        smallest, largest = ends
+        is_one = np.array_equal(smallest[0], largest[0])
+        found = {"": smallest} if is_one else {"smallest ": smallest, "largest ": largest}
         names = scale.names if scale.observed else (*scale.names, scale.of)
         weight = 1 if scale.observed else 2
         advice = functools.partial(self._of_scale, scale)
-        for word, end in ends.items():
+        for word, values in found.items():
             kind = "scale" if scale.centred else "factor"
             what = f"the {word}{kind} of {scale.of} ({', '.join(scale.names)})"
-            ranks = Ranks.of(end(draws, axis=1), end(divergences, axis=1))
-            yield Quantity(what, names, ranks, weight, advice)
+            yield Quantity(what, names, Ranks.of(*values), weight, advice)
 
     def _of_scale(self, scale: Scale, low: bool) -> str:
         lighter = self._lighter(scale.names, low)
