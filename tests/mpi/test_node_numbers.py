@@ -91,7 +91,8 @@ def test_two_nodes_are_one_of_twice_the_members(
 ) -> None:
     one = numbers(mpi, tmp_path, 1, 2 * members, "one", lengths, dtypes)
     two = numbers(mpi, tmp_path, 2, members, "two", lengths, dtypes)
-    again = numbers(mpi, tmp_path, 2, members, "again", lengths, dtypes)
+    # two members have one sum only, in whatever order they are added
+    again = numbers(mpi, tmp_path, 2, members, "again", lengths, dtypes) if members > 1 else two
     assert one.keys() == two.keys()
     pairs = 5 * len(dtypes.split()) - ("bool" in dtypes)  # without the sum of bools
     assert len(one) == pairs * len(lengths.split()) + 2 * 2 * 2 + 3

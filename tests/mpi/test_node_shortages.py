@@ -141,7 +141,7 @@ print("good end")
     assert "good end" in said
 
 
-@pytest.mark.parametrize(("nodes", "failing"), [(2, 0), (2, 1), (3, 2)])
+@pytest.mark.parametrize(("nodes", "failing"), [(2, 0), (3, 2), *thorough((2, 1))])
 def test_a_failure_in_a_transfer_ends_the_group(
     mpi: Launcher, tmp_path: Path, nodes: int, failing: int
 ) -> None:
