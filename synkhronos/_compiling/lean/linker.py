@@ -73,7 +73,7 @@ class LeanLinker(NumbaLinker):
 
             from synkhronos._compiling.lean.own_copies import WithOwnCopies
 
-            found = numba_njit(
+            found: Any = numba_njit(
                 function.py_func,
                 final_function=True,
                 cache=key is not None,
