@@ -11,12 +11,13 @@ import ctypes
 import functools
 import os
 import platform
+import re
 import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import Enum
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -122,6 +123,13 @@ def machine() -> str:
     """Versions, the processor and flags of PyTensor, on which compiled code depends too."""
     flags = [str(getattr(pytensor.config, name, None)) for name in _FLAGS]
     return _digested("machine", [repr((_versions(), _processor(), flags)).encode()]).hex()
+
+
+def version(name: str) -> str:
+    """The version of a package. Its description is not parsed: some take milliseconds."""
+    found = distribution(name)
+    stated = re.search(r"^Version: (.+)$", found.read_text("METADATA") or "", re.MULTILINE)
+    return stated[1] if stated else found.version
 
 
 @functools.cache
