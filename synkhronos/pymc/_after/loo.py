@@ -320,11 +320,12 @@ def _result(
             stacklevel=3,
         )
     if (large := bad & ~undefined).any():
+        then = "fit it again" if more else "give moment_match=True, or fit it again"
         warnings.warn(
             f"Pareto k is above {good_k:.2f} for {_named(rows, large, pareto_k)}: the posterior "
             "without such a row may differ much from that with it, so that importance sampling is "
-            "not reliable. Look at these rows, use a more robust model, or fit it again without "
-            "each of them",
+            f"not reliable. Look at these rows, use a more robust model, or {then} without each of "
+            "them",
             UserWarning,
             stacklevel=3,
         )
