@@ -58,6 +58,7 @@ def test_recorded_runs_are_explained(capsys: pytest.CaptureFixture[str]) -> None
             place = found.places[0]
             assert (place.what, place.advice, place.side) == (what, advice, "low")
             assert place.chance <= 0.05
+            assert stored or place.chance >= 1 / found.draws  # the run itself is a rotation
             assert found.stored == stored
             assert f"divergences come with low values of {what}: {advice}." in str(found)
             found.show()
