@@ -30,10 +30,11 @@ class Graphs:
     Attributes
     ----------
     model : pymc.Model
-    terms : list of Variable
-        The log-densities of its variables and Potentials, as `pymc.Model.logp` gives them.
+    terms : list of Variable or None
+        The log-densities of its variables and Potentials, as `pymc.Model.logp` gives them; None if
+        the model has another log-density than PyMC's.
     value : TensorVariable
-        Their sum.
+        The log-density.
     shared : list of SharedVariable
         The data that these graphs read, in the order in which they read them.
     """
