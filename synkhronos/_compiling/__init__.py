@@ -8,6 +8,7 @@ Each room imports only itself and the rooms before it.
 ``terminal``         one line of a terminal that is drawn over and over
 ``late_imports``     code for numba and JAX that is imported when a graph is compiled
 ``where``            rewrites of some graphs only
+``data``             arrays of a graph as data, and what is computed of them once
 ``loops``            loops over arrays, compiled by numba
 ``kept``             what this machine has compiled before, by the keys of graphs
 ``compile_cache``    what compiled functions leave for other processes

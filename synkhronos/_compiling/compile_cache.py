@@ -33,7 +33,7 @@ def uncacheable(function: Any) -> Iterator[str]:
     """The reasons why numba does not cache a function; none for other linkers."""
     if not _is_of_numba(function):
         return
-    graph = function.maker.fgraph
+    graph = getattr(function.maker.linker, "graph", None) or function.maker.fgraph
     with optional_gain():
         for variable in graph.variables:
             size = getattr(getattr(variable, "data", None), "nbytes", 0)

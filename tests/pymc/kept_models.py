@@ -33,6 +33,20 @@ def regression() -> None:
     pm.StudentT("y", nu=4, mu=_X @ slope, sigma=pm.Exponential("s", 1), observed=_Y)
 
 
+def other_rows() -> None:
+    """The regression with other data, and more of them."""
+    rng = np.random.default_rng(1)
+    slope, x = pm.Normal("slope", shape=2), rng.normal(size=(47, 2))
+    noise = pm.Exponential("s", 1)
+    pm.StudentT("y", nu=4, mu=x @ slope, sigma=noise, observed=rng.normal(size=47))
+
+
+def large() -> None:
+    """Arrays whose addresses would be in the code."""
+    x = _RNG.normal(size=(2, 140_000))
+    pm.Normal("y", pm.Normal("slope", shape=2) @ x, 1, observed=x[0])
+
+
 def mixture() -> None:
     mu = pm.Normal("mu", shape=2, transform=in_order, initval=[-1.0, 1])
     pm.NormalMixture("y", pm.Dirichlet("w", [1.0, 1]), mu, 1, observed=_Y)

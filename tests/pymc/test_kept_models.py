@@ -434,7 +434,41 @@ def test_two_processes_that_compile_a_model_at_the_same_time(
     assert all(path.suffix == ".kept" for path in folder.path.iterdir())
 
 
-KINDS = ("regression", "mixture", "walk", "process", "covariance", "levels", "custom", "loop")
+@pytest.mark.thorough
+def test_other_data_of_other_lengths_are_not_compiled(
+    folder: Folder, compiled: list[pm.Model]
+) -> None:
+    kept_models.sampled("regression")
+    other = kept_models.sampled("other_rows")
+    assert len(compiled) == 1
+    folder.clear()
+    assert kept_models.sampled("other_rows") == other
+    assert len(compiled) == 2
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("cheap", [np.inf, 0.0], ids=["its own form", "a faster form"])
+def test_a_model_with_large_arrays_is_kept(
+    folder: Folder, compiled: list[pm.Model], monkeypatch: pytest.MonkeyPatch, cheap: float
+) -> None:
+    monkeypatch.setattr(sampling, "_CHEAP_SECONDS", cheap)
+    model = kept_models.built("large")
+    first = kept_models.digest(model, chains=1)
+    assert kept_models.digest(model, chains=1) == first
+    assert len(compiled) == 1
+
+
+KINDS = (
+    "regression",
+    "other_rows",
+    "mixture",
+    "walk",
+    "process",
+    "covariance",
+    "levels",
+    "custom",
+    "loop",
+)
 KINDS = (*KINDS, "imputed", "with_data", "no_rows", "rows")
 
 

@@ -9,16 +9,37 @@ from __future__ import annotations
 from typing import Any
 
 import llvmlite.binding as llvm
+from pytensor.graph.basic import Variable
+from pytensor.graph.fg import FunctionGraph
 
+from synkhronos._compiling.data.once import with_data_apart
 from synkhronos._compiling.lean.linker import LeanLinker
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.numba import NUMBA
 
 
 class ClosedLinker(LeanLinker):
-    """Compiles functions that numba code calls by their address."""
+    """Compiles functions that numba code calls by their address.
+
+    Attributes
+    ----------
+    graph : FunctionGraph or None
+        What was compiled.
+    arguments : list of Variable
+        What the function takes: inputs of its graph, and what is computed of data once.
+    """
 
     keeps_code = False
+    graph: FunctionGraph | None = None
+    arguments: list[Variable]
+
+    def fgraph_convert(self, fgraph: FunctionGraph, *args: object, **kwargs: object) -> Any:
+        """Return the graph's function, whose data are arguments."""
+        apart = with_data_apart(fgraph)
+        self.graph, self.arguments = apart or (fgraph, list(fgraph.inputs))
+        if apart is None:
+            return super().fgraph_convert(fgraph, *args, **kwargs)
+        return super().fgraph_convert(self.graph)
 
     def jit_compile(self, fn: Any) -> Any:
         """Return the compiled function of a graph."""

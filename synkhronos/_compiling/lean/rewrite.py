@@ -14,6 +14,7 @@ from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.math import Dot, cast
 from pytensor.tensor.shape import SpecifyShape
 
+from synkhronos._compiling.data.once import ComputesOnce
 from synkhronos._compiling.lean.gathers import GathersByLoops
 from synkhronos._compiling.lean.narrow import WithoutAxesOfOne
 from synkhronos._compiling.lean.op import Lean
@@ -25,6 +26,7 @@ TAG = "synkhronos_lean"
 _JOINED = f"{TAG}_exponentials"
 _FLOATS = ("float32", "float64")
 _BEFORE_FUSION = 48.6
+_LAST_BEFORE_FUSION = 48.8
 _BEFORE_INDEXED_LOOPS = 99.0  # PyTensor joins gathers and loops at 100
 _LAST = 1001.0  # a position after all of PyTensor's own rewrites, and after those of `nn`
 
@@ -132,6 +134,7 @@ def register() -> None:
         ("operations", _Replace, _LAST),
         ("outer_products", SumsOfOuterProducts, _BEFORE_FUSION),
         ("without_axes", WithoutAxesOfOne, _BEFORE_FUSION),
+        ("once", ComputesOnce, _LAST_BEFORE_FUSION),
         ("gathers", GathersByLoops, _BEFORE_INDEXED_LOOPS),
     ):
         optdb.register(f"synkhronos_lean_{name}", kind(tag=TAG), TAG, "numba", position=position)

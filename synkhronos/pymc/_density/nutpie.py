@@ -22,7 +22,10 @@ import numpy as np
 from pymc import Model
 from pymc.sampling import sample as pm_sample
 from pytensor.compile.mode import Mode, predefined_modes
+from pytensor.graph.basic import Variable
 
+from synkhronos._compiling.data.lifted import lifted
+from synkhronos._compiling.data.once import values_of
 from synkhronos._compiling.lean.closed import ClosedLinker
 from synkhronos._compiling.lean.mode import with_lean
 from synkhronos._libraries.library import NameGone, optional_gain, usable
@@ -31,7 +34,7 @@ from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._density.adaptation import choice_for, choosing
 from synkhronos.pymc._density.functions import compiled_as_in_groups
 from synkhronos.pymc._density.late_arviz import import_nutpie
-from synkhronos.pymc._density.step_methods import ASSIGN, StepMethods
+from synkhronos.pymc._density.step_methods import ASSIGN, ModelWithGraph, StepMethods
 from synkhronos.pymc._reading.rewrites import untraced
 
 log = logging.getLogger("synkhronos")
@@ -170,25 +173,29 @@ def _compiled(
     """The compiled model of nutpie, whose C functions are made without numba's compiler."""
     c_functions: Any = importlib.import_module(_C_FUNCTIONS)
     make = NUTPIE.get("_make_functions")
-    with_graph = _inside.step_methods.with_graph(model) if _inside.step_methods else model
+    known = _inside.step_methods.with_graph(model) if _inside.step_methods else model
+    value, *drawn = lifted([known.logp(), *known.unobserved_value_vars])
     length, expanded, log_density, expand, start, shapes, reparameterized = make(
-        with_graph,
+        ModelWithGraph(known, value, drawn),
         mode=_MODE,
         compute_grad=True,
         join_expanded=True,
         pymc_initial_point_fn=pymc_initial_point_fn,
         var_names=var_names,
     )
-    functions = log_density, expand
-    keys = {variable: uuid4().hex for f in functions for variable in f.get_shared()}
-    data = {key: np.array(v.get_value(), order="C", copy=True) for v, key in keys.items()}
+    reads = [function.maker.linker.arguments[1:] for function in (log_density, expand)]
+    keys = {variable: uuid4().hex for each in reads for variable in each}
+    values = values_of(list(keys))
+    data = {
+        k: np.array(v, order="C", copy=True) for k, v in zip(keys.values(), values, strict=True)
+    }
     for value in data.values():
         value.flags.writeable = False
     record = NUTPIE.get("make_user_data")(keys, data)
 
-    def arrays(function: Any) -> list[object]:
+    def arrays(read: Iterable[Variable]) -> list[object]:
         """The data of a function, with their places in nutpie's record."""
-        found = [(data[key], key) for key in (keys[v] for v in function.get_shared())]
+        found = [(data[key], key) for key in (keys[v] for v in read)]
         fields = ("data", "shape")
         return [
             c_functions.Place.of(a, *[_word(record.dtype, f, k) for f in fields]) for a, k in found
@@ -200,11 +207,9 @@ def _compiled(
         dims=dims,
         _coords=coords,
         _shapes={name: tuple(shape) for name, _, shape in zip(*shapes, strict=True)},
-        compiled_logp_func=c_functions.log_density(
-            log_density.vm.jit_fn, length, arrays(log_density)
-        ),
+        compiled_logp_func=c_functions.log_density(log_density.vm.jit_fn, length, arrays(reads[0])),
         compiled_expand_func=c_functions.expansion(
-            expand.vm.jit_fn, length, expanded, arrays(expand)
+            expand.vm.jit_fn, length, expanded, arrays(reads[1])
         ),
         initial_point_func=start,
         shared_data=data,

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pytensor
 from pymc import Model
 from pymc.step_methods import STEP_METHODS
+from pytensor.graph.basic import Variable
 from pytensor.tensor import TensorVariable
 
 from synkhronos._libraries.library import optional_gain
@@ -23,10 +24,17 @@ ASSIGN = "assign_step_methods"
 
 
 class ModelWithGraph:
-    """A model whose log-density is a graph that has been made, for as long as it is compiled."""
+    """A model whose log-density is a graph that has been made, for as long as it is compiled.
 
-    def __init__(self, model: Model, graph: TensorVariable) -> None:
+    The variables of a draw may be given too.
+    """
+
+    def __init__(
+        self, model: Model, graph: TensorVariable, drawn: Sequence[Variable] | None = None
+    ) -> None:
         self.model, self._graph = model, graph
+        if drawn is not None:
+            self.unobserved_value_vars = list(drawn)
 
     def logp(self) -> TensorVariable:
         """The log-density."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from pymc import Model
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.tensor.type import TensorType
 
 from synkhronos._compiling.compile_cache import uncacheable
+from synkhronos._compiling.data.lifted import Data
 from synkhronos._compiling.kept.keys import Unkeyed
 from synkhronos._compiling.kept.machine_code import CFunction
 from synkhronos._compiling.kept.pickles import pickled, unpickled
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._kept.graphs import Graphs
-from synkhronos.pymc._kept.start import Start, packed_start
+from synkhronos.pymc._kept.start import Start, packed_graph, packed_start, unpacked_graph
 
 _PLAIN = ("_n_dim", "n_expanded", "shape_info", "reparameterized_names")
 
@@ -35,14 +38,12 @@ def packed(compiled: Any, graphs: Graphs) -> bytes:
             raise Unkeyed(reason)
     if None in codes:
         raise Unkeyed("its machine code holds addresses of this process")
-    numbers = {id(v.container): number for number, v in enumerate(graphs.shared)}
-    record = [(key, numbers.get(id(v.container))) for v, key in compiled.shared_var_keys.items()]
-    if any(number is None for _, number in record):
-        raise Unkeyed("its log-density reads data that are not of the model")
+    record, once = _record(compiled, graphs)
     return pickled(
         {
             "plain": {name: getattr(compiled, name) for name in _PLAIN},
             "record": record,
+            "once": once,
             "codes": codes,
             "start": packed_start(compiled.initial_point_func, graphs.shared),
         }
@@ -55,8 +56,10 @@ def unpacked(entry: bytes, graphs: Graphs) -> Any:
     plain = found["plain"]
     names, _, shapes = plain["shape_info"]
     lengths = {name: tuple(map(int, shape)) for name, shape in zip(names, shapes, strict=True)}
-    keys = {graphs.shared[number]: key for key, number in found["record"]}
-    data = {key: np.array(v.get_value(), order="C", copy=True) for v, key in keys.items()}
+    keys, values = _read(found["record"], found["once"], graphs)
+    data = {
+        k: np.array(v, order="C", copy=True) for k, v in zip(keys.values(), values, strict=True)
+    }
     for value in data.values():
         value.flags.writeable = False
     log_density, expansion = map(CFunction.of, found["codes"])
@@ -78,6 +81,68 @@ def unpacked(entry: bytes, graphs: Graphs) -> Any:
         logp_func=None,
         expand_func=None,
     )
+
+
+# where an array of the record comes from: the number of data, of an array that is computed of them
+# once and that of its computation, or the array
+type Source = int | tuple[int, int] | np.ndarray
+
+
+def _record(compiled: Any, graphs: Graphs) -> tuple[list[tuple[str, Source]], list[bytes]]:
+    """What the functions read: keys of the record with their sources, and what computes data.
+
+    Raises
+    ------
+    Unkeyed
+        Some data are neither the model's nor constants of its log-density.
+    """
+    numbers = {_identity(v): number for number, v in enumerate(graphs.shared)}
+    record: list[tuple[str, Source]] = []
+    once: dict[Apply, bytes] = {}
+    for v, key in compiled.shared_var_keys.items():
+        node = v.owner
+        given = [v] if node is None else node.inputs
+        places = [numbers.get(_identity(each)) for each in given]
+        if None in places:
+            if not all(isinstance(each, Data) for each in given):
+                raise Unkeyed("its log-density reads data that are not of the model")
+            record.append((key, compiled.shared_data[key]))  # of a log-density of these data alone
+        elif node is None:
+            record.append((key, places[0]))
+        else:
+            if node not in once:
+                once[node] = packed_graph(node.op.inputs, places, node.op.outputs)
+            record.append((key, (list(once).index(node), v.index)))
+    return record, list(once.values())
+
+
+def _identity(variable: Any) -> object:
+    """What tells data from others, also where the graph of a model was made again."""
+    if not isinstance(variable, Data):
+        return id(variable.container)
+    value = variable.get_value(borrow=True)
+    return variable.name, value.dtype.str, value.shape, value.tobytes()
+
+
+def _read(
+    record: Sequence[tuple[str, Source]], once: Sequence[bytes], graphs: Graphs
+) -> tuple[dict[Variable, str], list[np.ndarray]]:
+    """The variables of a record with their keys, and their values."""
+    values = graphs.values()
+    made = []
+    for each in once:
+        places, computed = unpacked_graph(each)
+        made.append(computed(*(values[place] for place in places)))
+    keys, found = {}, []
+    for key, source in record:
+        if isinstance(source, int):
+            keys[graphs.shared[source]] = key
+            found.append(values[source])
+        else:
+            value = made[source[0]][source[1]] if isinstance(source, tuple) else source
+            keys[Data(TensorType(value.dtype.name, value.shape), value, strict=True)] = key
+            found.append(value)
+    return keys, found
 
 
 def _named(model: Model) -> object:

@@ -19,6 +19,7 @@ from pytensor.tensor.math import variadic_add
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
+from synkhronos._compiling.data.lifted import lifted
 from synkhronos._compiling.kept.keys import Unkeyed, graph_key
 
 log = logging.getLogger("synkhronos")
@@ -36,7 +37,8 @@ class Graphs:
     value : TensorVariable
         The log-density.
     shared : list of SharedVariable
-        The data that these graphs read, in the order in which they read them.
+        The data that these graphs read, in the order in which they read them; also arrays that are
+        constants of them.
     """
 
     def __init__(self, model: Model) -> None:
@@ -47,17 +49,18 @@ class Graphs:
             self.terms = type(model).logp(model, sum=False)
         self.value = model.logp() if self.terms is None else sum_of(model, self.terms)
         drawn = model.unobserved_value_vars
-        found = graph_inputs([self.value, *drawn])
-        self.shared = [v for v in found if isinstance(v, SharedVariable)]
+        found = lifted([self.value, *drawn])
+        self.shared = [v for v in graph_inputs(found) if isinstance(v, SharedVariable)]
         self._key: str | Unkeyed
         try:
             _refuse_random(self.shared)
             self._key = graph_key(
                 model.value_vars,
-                [self.value, *drawn],
+                found,
                 list(STEP_METHODS),
                 model.check_bounds,
                 get_mode("NUMBA"),
+                [getattr(v.type, "shape", None) for v in drawn],
                 _of_lengths([*model.free_RVs, *drawn]),
             )
         except Unkeyed as exc:
@@ -68,7 +71,7 @@ class Graphs:
     def key(self) -> str:
         """Equal in every process for models with the same graphs.
 
-        The values of shared variables count only where lengths depend on them.
+        Data count only where lengths of draws, or code, depend on them.
 
         Raises
         ------

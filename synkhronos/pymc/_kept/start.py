@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from pymc.pytensorf import find_rng_nodes
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.traversal import toposort
 
+from synkhronos._compiling.data.computed import Computed
 from synkhronos._compiling.kept.keys import Unkeyed
 from synkhronos._compiling.kept.pickles import pickled, unpickled
 
@@ -33,8 +35,26 @@ def packed_start(function: Callable[..., np.ndarray], shared: Sequence[SharedVar
     if None in sources:
         raise Unkeyed("its initial point reads data that its log-density does not read")
     values = graph.outputs[: len(made.outputs)]  # and not the generators after them
-    nodes = pickled((graph.toposort(), values), inputs)
-    return pickled(([v.type for v in inputs], sources, nodes))
+    return packed_graph(inputs, sources, values, graph.toposort())
+
+
+def packed_graph(
+    inputs: Sequence[Variable],
+    sources: Sequence[object],
+    outputs: Sequence[Variable],
+    nodes: Sequence[Apply] | None = None,
+) -> bytes:
+    """A graph that Python evaluates, and where the values of its inputs come from."""
+    order = list(toposort(outputs, blockers=inputs)) if nodes is None else nodes
+    return pickled(([v.type for v in inputs], sources, pickled((order, outputs), inputs)))
+
+
+def unpacked_graph(packed: bytes) -> tuple[list[Any], Computed]:
+    """The sources of a graph's inputs, and what evaluates it."""
+    kinds, sources, graph = unpickled(packed)
+    inputs = [kind() for kind in kinds]
+    nodes, outputs = unpickled(graph, inputs)
+    return sources, Computed(inputs, outputs, nodes)
 
 
 class Start:
@@ -57,35 +77,22 @@ class Start:
         shared: Sequence[SharedVariable],
         shapes: Mapping[str, tuple[int, ...]],
     ) -> None:
-        kinds, sources, nodes = unpickled(packed)
-        inputs = [kind() for kind in kinds]
-        order, self._outputs = unpickled(nodes, inputs)
-        self._given = list(zip(inputs, sources, strict=True))
+        self._sources, self._computed = unpacked_graph(packed)
         self._shared, self._shapes = shared, shapes
-        self._cells: dict[Any, list[Any]] = {v: [None] for v in inputs}
-        for v in [*self._outputs, *(v for node in order for v in (*node.inputs, *node.outputs))]:
-            self._cells.setdefault(v, [v.data if isinstance(v, Constant) else None])
-        ready = {v: [True] for v in self._cells}
-        self._steps = [n.op.make_thunk(n, self._cells, ready, [], impl="py") for n in order]
-        self._made = [self._cells[v] for node in order for v in node.outputs]
         self._lock = threading.Lock()  # nutpie's chains ask in threads
 
     def __call__(self, seed: Any = None) -> np.ndarray:
         """Evaluate the graph, with generators of this seed."""
         with self._lock:
-            for cell in self._made:
-                cell[0] = None
-            count = sum(source < 0 for _, source in self._given)
+            count = sum(source < 0 for source in self._sources)
             seeds = np.random.SeedSequence(seed).spawn(count)
-            for variable, source in self._given:
-                self._cells[variable][0] = (
-                    np.random.Generator(np.random.PCG64(seeds[-1 - source]))
-                    if source < 0
-                    else self._shared[source].get_value(borrow=True)
-                )
-            for step in self._steps:
-                step()
-            found = [np.asarray(self._cells[v][0]) for v in self._outputs]
+            given = [
+                np.random.Generator(np.random.PCG64(seeds[-1 - source]))
+                if source < 0
+                else self._shared[source].get_value(borrow=True)
+                for source in self._sources
+            ]
+            found = [np.asarray(value) for value in self._computed(*given)]
         for value, (name, shape) in zip(found, self._shapes.items(), strict=True):
             if value.shape != shape:
                 raise ValueError(f"the initial value of {name} has the shape {value.shape}")

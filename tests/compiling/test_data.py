@@ -1,0 +1,164 @@
+"""Arrays of a graph as data: the same values, one key for other data, and what is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pymc.logprob.utils import CheckParameterValue
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.tensor.variable import TensorConstant
+
+from synkhronos._compiling.data.computed import Computed
+from synkhronos._compiling.data.lifted import Data, lifted
+from synkhronos._compiling.data.once import ComputesOnce, Once, values_of, with_data_apart
+from synkhronos._compiling.kept.keys import graph_key
+
+A, B = pt.dscalar("a"), pt.vector("b", shape=(3,))
+POINT = {A: np.array(0.7), B: np.array([0.5, -1, 2])}
+
+
+def rows(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=count)
+
+
+def normal(y: np.ndarray, sigma: object = 2.0) -> Variable:
+    found = -0.5 * ((pt.constant(y) - A) / sigma) ** 2 - pt.log(sigma)
+    return CheckParameterValue("sigma > 0")(found, pt.all(pt.gt(sigma, 0))).sum()
+
+
+def gathered(count: int, entries: int = 3, seed: int = 0) -> Variable:
+    index = np.resize(np.arange(entries), count)
+    return (B[pt.constant(index) % 3] * rows(count, seed)).sum() + pt.constant(index).sum() * A
+
+
+def picked(count: int, seed: int = 0, most: int = 2) -> Variable:
+    index = np.random.default_rng(seed).integers(0, most + 1, count)
+    index[0] = most
+    return (pt.concatenate([B] * 100)[pt.constant(index)] * rows(count, seed)).sum()
+
+
+def filled(count: int, seed: int = 0) -> Variable:
+    """Lengths in fills, and arrays of one value."""
+    mean = pt.alloc(A, np.int16(count)) + np.zeros(count)
+    return (pt.constant(rows(count, seed)) * mean).sum()
+
+
+def product(count: int, seed: int = 0) -> Variable:
+    return ((rows(3 * count, seed).reshape(count, 3) @ B) ** 2).sum()
+
+
+def loop(count: int, seed: int = 0) -> Variable:
+    found = pytensor.scan(
+        lambda y, before: before * A + y,
+        sequences=[pt.constant(rows(count, seed))],
+        outputs_info=[pt.as_tensor(np.float64(0))],
+        return_updates=False,
+    )
+    return found[-1]
+
+
+def sized(count: int, seed: int = 0) -> Variable:
+    """A length in an operation that is not known to take lengths of data."""
+    return (pt.arange(count) * rows(count, seed) * A).sum()
+
+
+MADE: dict[str, Callable[[int, int], Variable]] = {
+    "normal": lambda n, seed: normal(rows(n, seed), np.abs(rows(n, seed + 5)) + 0.1),
+    "picked": picked,
+    "gathered": lambda n, seed: gathered(n, seed=seed),
+    "filled": filled,
+    "product": product,
+    "loop": loop,
+    "sized": sized,
+}
+OF_ONE_LENGTH = {"loop", "sized"}  # whose code has it
+
+
+def key(output: Variable) -> str:
+    return graph_key([A, B], lifted([output]))
+
+
+def value(output: Any) -> np.ndarray:
+    data = [v for v in graph_inputs([output]) if isinstance(v, Data)]
+    return Computed([A, B, *data], [output])(*POINT.values(), *(v.get_value() for v in data))[0]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_graph_with_data_computes_the_same(name: str) -> None:
+    plain = MADE[name](40, 1)
+    [found] = lifted([plain])
+    assert value(found) == value(plain)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_graphs_that_differ_in_data_have_one_key(name: str) -> None:
+    make = MADE[name]
+    assert key(make(40, 1)) == key(make(40, 2))
+    assert (key(make(40, 1)) == key(make(47, 3))) is (name not in OF_ONE_LENGTH)
+
+
+DIFFERENT: dict[str, tuple[Variable, Variable]] = {
+    "a check that fails": (
+        normal(rows(40), np.abs(rows(40)) + 0.1),
+        normal(rows(40), rows(40)),
+    ),
+    "the width of an index": (picked(40), picked(40, most=299)),
+    "the dtype": (normal(rows(40)), normal(np.round(rows(40)).astype("int64"))),
+    "one value everywhere": (normal(rows(40)), normal(np.ones(40))),
+    "few numbers": (normal(rows(10)), normal(rows(10, 1))),
+    "the length of a parameter": (
+        (rows(40).reshape(-1, 1) * pt.concatenate([B, [A]])).sum(),
+        (rows(160).reshape(40, 4) * pt.concatenate([B, [A]])).sum(),
+    ),
+    "data that are equal": (
+        normal(rows(40), np.abs(rows(40))) + normal(np.abs(rows(40))),
+        normal(rows(40), np.abs(rows(40))) + normal(np.abs(rows(40, 1))),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_keys_differ_by_what_code_depends_on(what: str) -> None:
+    one, other = DIFFERENT[what]
+    assert key(one) != key(other)
+
+
+def test_an_array_of_one_value_whose_address_would_be_in_the_code_is_data() -> None:
+    [found] = lifted([normal(np.ones(200_000))])
+    assert all(v.data.size == 1 for v in ancestors([found]) if isinstance(v, TensorConstant))
+
+
+def test_what_is_computed_of_data_alone_is_computed_once() -> None:
+    y, sigma = rows(40), np.abs(rows(40, 1)) + 0.1
+    [found] = lifted([(pt.constant(y) * A / pt.log(pt.constant(sigma)) + np.exp(1) * y).sum()])
+    data = [v for v in graph_inputs([found]) if isinstance(v, Data)]
+    graph = FunctionGraph([A, *data], [found], clone=False)
+    ComputesOnce().change(graph)
+    [once] = [node for node in graph.toposort() if isinstance(node.op, Once)]
+    apart, arguments = with_data_apart(graph)
+    assert arguments[0] is A
+    assert {v.owner for v in arguments[1:]} <= {once, None}
+    names = {type(getattr(n.op, "scalar_op", None)).__name__ for n in apart.toposort()}
+    assert not names & {"Log", "TrueDiv", "Sqrt"}
+    computed = Computed(apart.inputs, apart.outputs)(POINT[A], *values_of(arguments[1:]))
+    expected = (y * POINT[A] / np.log(sigma) + np.exp(1) * y).sum()
+    assert np.isclose(computed[0], expected, rtol=1e-13)
+    assert np.isclose(
+        Computed(graph.inputs, graph.outputs)(POINT[A], *values_of(data))[0], expected
+    )
+
+
+def test_a_graph_without_arrays_stays() -> None:
+    output = pt.exp(A).sum()
+    assert lifted([output])[0] is output
+    graph = FunctionGraph([A], [output], clone=False)
+    ComputesOnce().change(graph)
+    assert with_data_apart(graph) is None
+    assert not [v for v in graph.variables if isinstance(v, Constant) and v.data.size > 1]
