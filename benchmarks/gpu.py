@@ -407,7 +407,7 @@ def page(report: dict[str, Any]) -> str:
                 "",
             ]
     wrong = verdict(report)
-    lines += [f"What is not as it should be: {'; '.join(wrong)}." if wrong else "Nothing is amiss."]
+    lines += [f"Amiss: {'; '.join(wrong)}." if wrong else "Nothing is amiss."]
     return "\n".join(lines) + "\n"
 
 

@@ -253,7 +253,7 @@ def test_a_report_of_failures(gpu: ModuleType) -> None:
     ):
         none = report() | {"tests": {"cases": {}, "ended": ended, "output": "a mess"}}
         assert gpu.verdict(none) == [wrong]
-    assert "What is not as it should be: test one: failed." in gpu.page(report(state="failed"))
+    assert "Amiss: test one: failed." in gpu.page(report(state="failed"))
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class _InnerLibrary(JITCodeLibrary):  # type: ignore[misc]
         return address
 
     def serialize_using_object_code(self) -> object:
-        """What numba caches."""
+        """The bitcode, where there is no machine code yet; numba caches it."""
         if self._waits:
             return self.serialize_using_bitcode()
         return super().serialize_using_object_code()
