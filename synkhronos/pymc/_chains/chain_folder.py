@@ -7,7 +7,6 @@ time has it: the lock is one of the folder itself, which the kernel releases wit
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -15,6 +14,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +176,7 @@ def _fresh() -> list[int]:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
+    fcntl: Any = import_module("fcntl")  # Windows has none
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
