@@ -40,7 +40,7 @@ def lifted(outputs: Sequence[Variable]) -> list[Variable]:
     """The outputs of a graph, with `Data` in place of its arrays and of their lengths.
 
     The graph computes the same. Arrays stay constants where code depends on what is in them: those
-    of one value everywhere, and integers that may be a shape. What is true or false everywhere,
+    of one value everywhere, and integers that may be a shape. A condition that holds everywhere,
     such as a check of data, becomes a constant. Lengths stay if a variable of the graph has the
     same, or if the graph has them in other ways than are known here.
     """
@@ -120,7 +120,7 @@ class _Graph:
         return [v if isinstance(v, Constant) else now.get(v, v) for v in self._outputs]
 
     def _facts(self) -> dict[Variable, np.bool_]:
-        """What is true or false everywhere, of what is computed of constants alone."""
+        """The conditions on constants alone that are true everywhere, or false everywhere."""
         asked = [v for node in self._nodes for v in node.outputs if self._is_condition(v)]
         found = zip(asked, map(np.asarray, Computed([], asked)()), strict=True)
         return {v: value.flat[0] for v, value in found if _is_uniform(value)}
