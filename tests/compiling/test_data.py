@@ -106,8 +106,8 @@ def test_graphs_that_differ_in_data_have_one_key(name: str) -> None:
 
 DIFFERENT: dict[str, tuple[Variable, Variable]] = {
     "a check that fails": (
-        normal(rows(40), np.abs(rows(40)) + 0.1),
-        normal(rows(40), rows(40)),
+        normal(rows(40), np.abs(rows(40, 1))),
+        normal(rows(40), rows(40, 1)),
     ),
     "the width of an index": (picked(40), picked(40, most=299)),
     "the dtype": (normal(rows(40)), normal(np.round(rows(40)).astype("int64"))),
@@ -122,6 +122,12 @@ DIFFERENT: dict[str, tuple[Variable, Variable]] = {
         normal(rows(40), np.abs(rows(40))) + normal(np.abs(rows(40, 1))),
     ),
 }
+
+
+def test_few_numbers_and_lengths_that_the_graph_has_elsewhere_stay() -> None:
+    [few, own] = [lifted([output])[0] for output in (normal(rows(10)), sized(40))]
+    assert not [v for v in graph_inputs([few]) if isinstance(v, Data)]
+    assert [v.type.shape for v in graph_inputs([own]) if isinstance(v, Data)] == [(40,)]
 
 
 @pytest.mark.parametrize("what", DIFFERENT)

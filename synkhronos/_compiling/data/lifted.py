@@ -126,12 +126,14 @@ class _Graph:
         return {v: value.flat[0] for v, value in found if _is_uniform(value)}
 
     def _is_condition(self, variable: Variable) -> bool:
-        """Whether it is computed of constants alone, and something else is computed of it."""
+        """Whether it is computed of constants alone, and read by what is not, or as a scalar."""
         kind = variable.type
         if variable not in self._constant or not isinstance(kind, TensorType):
             return False
         users = self._clients.get(variable, [])
-        return kind.dtype == "bool" and not all(self._constant.issuperset(n.outputs) for n in users)
+        inner = [v for node in users for v in node.outputs if isinstance(v.type, TensorType)]
+        made = [v for node in users for v in node.outputs]
+        return kind.dtype == "bool" and (inner != made or not self._constant.issuperset(made))
 
     def _given(
         self, node: Apply, place: int, now: dict[Variable, Variable], lengths: Mapping[int, Data]
