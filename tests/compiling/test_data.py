@@ -92,7 +92,7 @@ def value(output: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("name", MADE)
 def test_a_graph_with_data_computes_the_same(name: str) -> None:
-    plain = MADE[name](40, 1)
+    plain = MADE[name](240, 1)
     [found] = lifted([plain])
     assert value(found) == value(plain)
 
@@ -100,34 +100,34 @@ def test_a_graph_with_data_computes_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", MADE)
 def test_graphs_that_differ_in_data_have_one_key(name: str) -> None:
     make = MADE[name]
-    assert key(make(40, 1)) == key(make(40, 2))
-    assert (key(make(40, 1)) == key(make(47, 3))) is (name not in OF_ONE_LENGTH)
+    assert key(make(240, 1)) == key(make(240, 2))
+    assert (key(make(240, 1)) == key(make(247, 3))) is (name not in OF_ONE_LENGTH)
 
 
 DIFFERENT: dict[str, tuple[Variable, Variable]] = {
     "a check that fails": (
-        normal(rows(40), np.abs(rows(40, 1))),
-        normal(rows(40), rows(40, 1)),
+        normal(rows(240), np.abs(rows(240, 1))),
+        normal(rows(240), rows(240, 1)),
     ),
-    "the width of an index": (picked(40), picked(40, most=299)),
-    "the dtype": (normal(rows(40)), normal(np.round(rows(40)).astype("int64"))),
-    "one value everywhere": (normal(rows(40)), normal(np.ones(40))),
+    "the width of an index": (picked(240), picked(240, most=299)),
+    "the dtype": (normal(rows(240)), normal(np.round(rows(240)).astype("int64"))),
+    "one value everywhere": (normal(rows(240)), normal(np.ones(240))),
     "few numbers": (normal(rows(10)), normal(rows(10, 1))),
     "the length of a parameter": (
-        (rows(40).reshape(-1, 1) * pt.concatenate([B, [A]])).sum(),
-        (rows(160).reshape(40, 4) * pt.concatenate([B, [A]])).sum(),
+        (rows(240).reshape(-1, 1) * pt.concatenate([B, [A]])).sum(),
+        (rows(960).reshape(240, 4) * pt.concatenate([B, [A]])).sum(),
     ),
     "data that are equal": (
-        normal(rows(40), np.abs(rows(40))) + normal(np.abs(rows(40))),
-        normal(rows(40), np.abs(rows(40))) + normal(np.abs(rows(40, 1))),
+        normal(rows(240), np.abs(rows(240))) + normal(np.abs(rows(240))),
+        normal(rows(240), np.abs(rows(240))) + normal(np.abs(rows(240, 1))),
     ),
 }
 
 
 def test_few_numbers_and_lengths_that_the_graph_has_elsewhere_stay() -> None:
-    [few, own] = [lifted([output])[0] for output in (normal(rows(10)), sized(40))]
+    [few, own] = [lifted([output])[0] for output in (normal(rows(10)), sized(240))]
     assert not [v for v in graph_inputs([few]) if isinstance(v, Data)]
-    assert [v.type.shape for v in graph_inputs([own]) if isinstance(v, Data)] == [(40,)]
+    assert [v.type.shape for v in graph_inputs([own]) if isinstance(v, Data)] == [(240,)]
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
@@ -142,7 +142,7 @@ def test_an_array_of_one_value_whose_address_would_be_in_the_code_is_data() -> N
 
 
 def test_what_is_computed_of_data_alone_is_computed_once() -> None:
-    y, sigma = rows(40), np.abs(rows(40, 1)) + 0.1
+    y, sigma = rows(240), np.abs(rows(240, 1)) + 0.1
     [found] = lifted([(pt.constant(y) * A / pt.log(pt.constant(sigma)) + np.exp(1) * y).sum()])
     data = [v for v in graph_inputs([found]) if isinstance(v, Data)]
     graph = FunctionGraph([A, *data], [found], clone=False)

@@ -18,8 +18,8 @@ from synkhronos._compiling.kept.folder import Folder
 from synkhronos.pymc._kept import models
 
 _RNG = np.random.default_rng(0)
-_X = _RNG.normal(size=(40, 2))
-_Y = np.cumsum(_RNG.normal(size=40))
+_X = _RNG.normal(size=(210, 2))
+_Y = np.cumsum(_RNG.normal(size=210))
 SLOPE = 3.0
 
 
@@ -36,9 +36,9 @@ def regression() -> None:
 def other_rows() -> None:
     """The regression with other data, and more of them."""
     rng = np.random.default_rng(1)
-    slope, x = pm.Normal("slope", shape=2), rng.normal(size=(47, 2))
+    slope, x = pm.Normal("slope", shape=2), rng.normal(size=(217, 2))
     noise = pm.Exponential("s", 1)
-    pm.StudentT("y", nu=4, mu=x @ slope, sigma=noise, observed=rng.normal(size=47))
+    pm.StudentT("y", nu=4, mu=x @ slope, sigma=noise, observed=rng.normal(size=217))
 
 
 def large() -> None:
@@ -53,13 +53,13 @@ def mixture() -> None:
 
 
 def walk() -> None:
-    level = pm.GaussianRandomWalk("level", 0.1, init_dist=pm.Normal.dist(), shape=40)
+    level = pm.GaussianRandomWalk("level", 0.1, init_dist=pm.Normal.dist(), shape=210)
     pm.Normal("y", level, 1, observed=_Y)
 
 
 def process() -> None:
     cov = pm.gp.cov.ExpQuad(2, pm.InverseGamma("ls", 5, 1))
-    pm.gp.Marginal(cov_func=cov).marginal_likelihood("y", X=_X, y=_Y, sigma=1.0)
+    pm.gp.Marginal(cov_func=cov).marginal_likelihood("y", X=_X[:70], y=_Y[:70], sigma=1.0)
 
 
 def covariance() -> None:
@@ -69,7 +69,7 @@ def covariance() -> None:
 
 def levels() -> None:
     cuts = pm.Normal("cuts", 0, 2, shape=2, transform=in_order, initval=[-1.0, 1])
-    pm.OrderedLogistic("y", pm.Normal("b") * _X[:, 0], cuts, observed=np.arange(40) % 3)
+    pm.OrderedLogistic("y", pm.Normal("b") * _X[:, 0], cuts, observed=np.arange(210) % 3)
 
 
 def custom() -> None:
@@ -93,7 +93,7 @@ def imputed() -> None:
 
 
 def with_data() -> None:
-    group = pm.Data("group", np.arange(40) % 3)
+    group = pm.Data("group", np.arange(210) % 3)
     mean = pm.Deterministic("mean", pm.Normal("a", shape=3)[group])
     pm.Normal("y", mean, 1, observed=pm.Data("values", _Y))
 
