@@ -325,7 +325,7 @@ MUTANTS = (
         "_engine/nodes.py",
         "        channel.inspector.limit = channel.inspector.warning = math.inf",
         "        pass",
-        f"{NODES} -k pause",
+        f"{NODES} -k 'time_of_commands'",
     ),
     Mutant(
         "leaders agree before a transfer",
