@@ -202,7 +202,7 @@ def _data(value: np.ndarray, number: int, lengths: Mapping[int, Data]) -> Variab
 
 
 def _kind(variable: Any) -> tuple[object, ...]:
-    """What operations are built by."""
+    """The facts of a type that operations are built by."""
     kind = variable.type
     return getattr(kind, "dtype", kind), getattr(kind, "broadcastable", None)
 

@@ -1,4 +1,4 @@
-"""What is computed of data alone: once, and not in each call of a graph's function."""
+"""Values of data alone are computed once, and not in each call of a graph's function."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _regrouped(fgraph: FunctionGraph, node: Apply, known: set[Variable]) -> set[
 
 
 def _read(fgraph: FunctionGraph, known: set[Variable]) -> Iterator[Variable]:
-    """What is computed of data, and read by what is not. Its views and fills take no time."""
+    """The values of data alone that others read. Their views and fills take no time."""
     asked = [v for node in fgraph.toposort() if node.outputs[0] not in known for v in node.inputs]
     asked = [v for v in [*asked, *fgraph.outputs] if v in known][::-1]
     while asked:

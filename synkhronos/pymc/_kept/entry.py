@@ -89,7 +89,7 @@ type Source = int | tuple[int, int] | np.ndarray
 
 
 def _record(compiled: Any, graphs: Graphs) -> tuple[list[tuple[str, Source]], list[bytes]]:
-    """What the functions read: keys of the record with their sources, and what computes data.
+    """The keys of the record that the functions read, with their sources; and graphs that compute data.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def _record(compiled: Any, graphs: Graphs) -> tuple[list[tuple[str, Source]], li
 
 
 def _identity(variable: Any) -> object:
-    """What tells data from others, also where the graph of a model was made again."""
+    """The facts that tell data from others, also where the graph of a model was made again."""
     if not isinstance(variable, Data):
         return id(variable.container)
     value = variable.get_value(borrow=True)
