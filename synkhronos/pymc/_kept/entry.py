@@ -89,7 +89,7 @@ type Source = int | tuple[int, int] | np.ndarray
 
 
 def _record(compiled: Any, graphs: Graphs) -> tuple[list[tuple[str, Source]], list[bytes]]:
-    """The keys of the record that the functions read, with their sources; and graphs that compute data.
+    """The keys of the record that functions read, with their sources; and graphs of data.
 
     Raises
     ------
