@@ -79,16 +79,13 @@ class _Inline:
     def __init__(self, threads: int) -> None:
         del threads
 
-    def __enter__(self) -> _Inline:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Nothing is left to do."""
-
     def submit(self, function: Any) -> Future[None]:
         found: Future[None] = Future()
         found.set_result(function())
         return found
+
+    def shutdown(self, cancel_futures: bool) -> None:
+        """Nothing is left to do."""
 
 
 def sampled(name: str, folder: str, draws: int = DRAWS) -> Any:

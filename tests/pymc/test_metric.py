@@ -221,6 +221,18 @@ def test_chains_that_low_rank_leaves_stuck_are_sampled_by_diag(
         assert choosing(nutpie)(COMPILED, **GIVEN).adaptation == "low_rank"
 
 
+def test_stuck_chains_of_a_run_are_told_and_not_sampled_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Their files are there: another call would return the same ones."""
+    caplog.set_level("INFO", "synkhronos")
+    nutpie = Nutpie(recorded("kid scores"), diverging=np.arange(4)[:, None] == 2)
+    with adapted(Auto(of_run=lambda choose: choose())):
+        assert choosing(nutpie)(COMPILED, **GIVEN).adaptation == "low_rank"
+    assert "low_rank has left 1 of 4 chains stuck, and their draws are in the folder" in caplog.text
+    assert [call["adaptation"] for call in nutpie.calls] == ["diag", "low_rank"]
+
+
 def test_an_interrupt_of_the_warmup_ends_it_and_the_call() -> None:
     nutpie = Nutpie(recorded("kid scores"), KeyboardInterrupt())
     with adapted(Auto()), pytest.raises(KeyboardInterrupt):

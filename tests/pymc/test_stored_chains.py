@@ -9,14 +9,19 @@ import os
 import resource
 import shutil
 import signal
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytest
+import scipy.sparse
+from pytensor.sparse import structured_dot as sparse_dot
 from xarray import DataTree, Variable
 from xarray.core.indexing import LazilyIndexedArray
 
@@ -26,7 +31,10 @@ from synkhronos._transport.serialization import pack_graph
 from synkhronos.pymc._chains import chain_folder, kernel, nodes, stored_chains
 from synkhronos.pymc._chains.blocks import TEXT, Block, StoredDraws, length_of
 from synkhronos.pymc._chains.chain_folder import ChainFolder, opened
+from synkhronos.pymc._chains.chain_settings import settings_of
+from synkhronos.pymc._chains.metric import choice_of
 from synkhronos.pymc._chains.stored_chains import StoredChains
+from synkhronos.pymc._density.metric import Choice
 from synkhronos.pymc._density.nutpie import compiled_soon
 
 nutpie = pytest.importorskip("nutpie")
@@ -61,9 +69,11 @@ def compiled(model: pm.Model) -> Any:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_folder, "BLOCK", 20)
     monkeypatch.setattr(chain_folder, "_model_key", _key)
+    monkeypatch.setattr(chain_folder, "_outputs", _outputs)
 
 
 _key = functools.cache(chain_folder._model_key)
+_outputs = functools.cache(chain_folder._outputs)
 
 
 @pytest.fixture
@@ -105,18 +115,18 @@ def files_of(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def stopping(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, BaseException], None]:
     """Let the write of a block fail, counted from now on; the earlier ones are made."""
-    write, left = ChainFolder.write, [10**6, RuntimeError()]
+    write, left = Block.write, [10**6, RuntimeError()]
 
-    def failing(self: ChainFolder, path: Path, block: Block) -> None:
+    def failing(self: Block, path: Path) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise left[1]
-        write(self, path, block)
+        write(self, path)
 
     def stop(after: int, by: BaseException) -> None:
         left[:] = after, by
 
-    monkeypatch.setattr(ChainFolder, "write", failing)
+    monkeypatch.setattr(Block, "write", failing)
     return stop
 
 
@@ -231,7 +241,16 @@ def test_a_tree_is_that_of_pymc(model: pm.Model, tmp_path: Path) -> None:
         ({"name": "b"}, "another model"),
         ({"tune": 61}, "tune=60, and now tune=61"),
         ({"random_seed": 5}, r"random_seed=\[4\], and now \[5\]"),
-        ({"nuts": {"target_accept": 0.9}}, "nuts=None, and now"),
+        ({"nuts": {"target_accept": 0.9}}, "nuts={}, and now nuts={'target_accept': 0.9}"),
+        ({"target_accept": 0.9}, "nuts={}, and now nuts={'target_accept': 0.9}"),
+        ({"nuts_sampler_kwargs": {"maxdepth": 9}}, "and now nuts={'maxdepth': 9}"),
+        ({"idata_kwargs": {"include_transformed": True}}, "and now include_transformed=True"),
+        ({"initvals": {"scale": np.array(2.0)}}, "and now initvals={'scale': 2.0}"),
+        ({"compile_kwargs": {"initial_points": {"a": np.zeros(30)}}}, "and now initvals={'a': '"),
+        ({"compile_kwargs": {"jitter_rvs": set()}}, r"and now jitter_rvs=\[\]"),
+        ({"adaptation": "auto"}, "adaptation='diag', and now adaptation='auto'"),
+        ({"nuts": {"adaptation": "low_rank"}}, "and now adaptation='low_rank'"),
+        ({"var_names": ("a", "scale")}, r"var_names=None, and now var_names=\['a', 'scale'\]"),
     ],
 )
 def test_a_folder_of_another_run_is_refused_by_name(
@@ -246,10 +265,59 @@ def test_a_folder_of_another_run_is_refused_by_name(
 
 
 def begin(model: pm.Model, folder: Path, **given: Any) -> None:
-    asked = {"tune": 60, "random_seed": 4, "nuts": None, **given}
-    seed = asked.pop("random_seed")
-    with opened(folder, model, seed, asked):
+    asked = {"tune": TUNE, "random_seed": 4, **given}
+    adaptation = asked.pop("adaptation", None)
+    with stored_chains.sampling_into(folder, model, asked, adaptation):
         pass
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        ({"var_names": ("a", "scale")}, {"var_names": ["a", "scale"]}),
+        ({"tune": np.int64(1000)}, {"tune": None}),
+        ({"nuts": {"maxdepth": np.int64(8)}}, {"nuts": {"max_treedepth": 8}}),
+        ({"nuts": {"adaptation": "diag", "store_divergences": False}}, {"nuts": None}),
+        ({"target_accept": np.float64(0.9)}, {"nuts": {"target_accept": 0.9}}),
+        (
+            {"initvals": {"a": np.arange(3)}},
+            {"compile_kwargs": {"initial_points": {"a": [0, 1, 2]}}},
+        ),
+        ({"idata_kwargs": {"include_transformed": False}}, {}),
+    ],
+)
+def test_one_setting_in_two_forms_is_the_same(
+    model: pm.Model, tmp_path: Path, first: dict[str, Any], again: dict[str, Any]
+) -> None:
+    for given in (first, again, first):
+        begin(model, tmp_path, **given)
+
+
+def test_start_values_of_a_model_are_settings() -> None:
+    with pm.Model() as model:
+        pm.Normal("a", initval=np.float64(1.5))
+    assert settings_of(model, {}, None)["initvals"] == {"a": 1.5}
+    with pytest.raises(InputError, match="tune=0: give an integer of at least 1"):
+        settings_of(model, {"tune": 0}, None)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_other_values_of_a_shared_variable_are_other_data(tmp_path: Path, sparse: bool) -> None:
+    """One that is not `pm.Data`; also one of SciPy's, whose array would be that of an address."""
+
+    def of(value: float) -> Any:
+        return scipy.sparse.csr_matrix([[value]]) if sparse else np.array([[value]])
+
+    shared = pytensor.shared(of(1.0), name="price")
+    with pm.Model() as model:
+        a = pm.Normal("a", shape=(1, 1))
+        pm.Deterministic("cost", sparse_dot(shared, a) if sparse else shared * a)
+    begin(model, tmp_path)
+    shared.set_value(of(2.0))
+    with pytest.raises(InputError, match=r"other data \(price\)"):
+        begin(model, tmp_path)
+    shared.set_value(of(1.0))
+    begin(model, tmp_path)
 
 
 def tree_of(folder: Path) -> dict[str, bytes]:
@@ -278,6 +346,104 @@ def test_a_second_process_is_refused(model: pm.Model, tmp_path: Path) -> None:
         begin(model, tmp_path)
 
 
+def test_a_fork_that_outlives_a_call_does_not_lock_its_folder(
+    model: pm.Model, tmp_path: Path
+) -> None:
+    with opened(tmp_path, model, 4, {}):
+        [own] = [fd for fd in os.listdir("/proc/self/fd") if points_to(fd, tmp_path)]
+        held = os.dup(int(own))  # what a fork has
+    try:
+        with opened(tmp_path, model, 4, {}):
+            pass
+    finally:
+        os.close(held)
+
+
+def points_to(descriptor: str, path: Path) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}") == str(path)
+    except OSError:
+        return False
+
+
+def test_draws_without_their_run_are_refused(model: pm.Model, tmp_path: Path) -> None:
+    """They may be of another model: a user removes a damaged run.json."""
+    begin(model, tmp_path)
+    (tmp_path / "run.json").unlink()
+    (tmp_path / ".0123456789abcdef.new").write_text("half")  # of a call that was killed
+    begin(model, tmp_path)
+    (tmp_path / "chain-0").mkdir()
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(InputError, match=r"no run\.json, and .* such as 'chain-0'"):
+        begin(model, tmp_path)
+
+
+def test_other_systems_are_refused_at_once(
+    model: pm.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_chains, "trouble", lambda: "this is macOS")
+    with pytest.raises(InputError, match=r"only Linux.*this is macOS"):
+        begin(model, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_stop_is_seen_before_each_block(
+    model: pm.Model, compiled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of less than a tenth of a second end before a wait for them does."""
+    stop, write = threading.Event(), ChainFolder.write
+
+    def stopped(*args: Any) -> None:
+        write(*args)
+        stop.set()
+
+    with opened(tmp_path, model, 4, {}) as folder:
+        made = kernel.Kernel(nutpie.sample, compiled, {})
+        chain = stored_chains._Chain(folder, 0, made, TUNE, 50, stop)
+        monkeypatch.setattr(ChainFolder, "write", stopped)
+        for count in (1, 2):
+            with pytest.raises(stored_chains._Stopped):
+                chain.sample()
+            with pytest.raises(stored_chains._Stopped):
+                chain.sample()
+            assert len(files_of(tmp_path)) == count
+            stop.clear()
+
+
+def test_another_interrupt_waits_for_threads_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They write, and so the folder must stay locked."""
+    stop, ended, shutdown = threading.Event(), [], ThreadPoolExecutor.shutdown
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted(pool: ThreadPoolExecutor, *args: Any, **given: Any) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        shutdown(pool, *args, **given)
+
+    def sample() -> None:
+        assert stop.wait(60)
+        ended.append(True)
+
+    chain: Any = SimpleNamespace(sample=sample, complete=False, progress=None)
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stored_chains._sample_all([chain], 1, raising(KeyboardInterrupt()), stop)
+    assert ended
+
+
+def test_a_run_keeps_the_metric_that_was_chosen(model: pm.Model, tmp_path: Path) -> None:
+    """Of more draws, another one may be expected to be better."""
+    found = []
+    for name in ("low_rank", "diag"):
+        with stored_chains.sampling_into(tmp_path, model, {"random_seed": 4}, "auto"):
+            of_run = choice_of("auto", 0.0, None).of_run
+            found.append(of_run(functools.partial(Choice, name, 2.0, "why")))
+    assert found == [Choice("low_rank", 2.0, "why")] * 2
+    auto = choice_of("auto", 0.0, None)
+    assert auto is not None
+    assert auto.of_run is None
+
+
 @pytest.mark.usefixtures("compiled_once")
 def test_only_nutpie_goes_on(model: pm.Model, tmp_path: Path, sampled: Any) -> None:
     with pytest.raises(InputError, match="only nutpie goes on"):
@@ -300,19 +466,29 @@ def test_a_seed_that_was_not_given_is_kept(model: pm.Model, tmp_path: Path) -> N
 
 
 def test_a_full_disk_ends_the_call_and_the_next_goes_on(
-    sampled: Any, tmp_path: Path, stopping: Any
+    sampled: Any, tmp_path: Path, stopping: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopping(3, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     with pytest.raises(InputError, match=r"No space left on device.*the same call goes on"):
         sampled(tmp_path)
     before = files_of(tmp_path)
     assert len(before) == 3
-    stopping(0, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/data/of/the/user"))
-    with pytest.raises(FileNotFoundError, match="/data/of/the/user"):
-        sampled(tmp_path)
     stopping(100, Lost())
+    with monkeypatch.context() as patch:
+        for path in (f"{tmp_path}2", None):  # of a call in the user's model
+            error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            patch.setattr(kernel.Kernel, "drawn", raising(error))
+            with pytest.raises(FileNotFoundError):
+                sampled(tmp_path)
     sampled(tmp_path)
     assert before.items() <= files_of(tmp_path).items()
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def fail(*args: object, **given: object) -> None:
+        raise error
+
+    return fail
 
 
 def test_an_error_of_the_last_bytes_is_raised(tmp_path: Path) -> None:
@@ -355,6 +531,30 @@ def test_an_interrupt_returns_the_draws_so_far(sampled: Any, tmp_path: Path, sto
     assert np.isnan(found.posterior["a"].values[1]).all()
     calls = json.loads(found.posterior.attrs["synkhronos_run"])["calls"]
     assert [call["ended"] for call in calls] == ["KeyboardInterrupt", "interrupted"]
+
+
+def test_an_interrupt_while_the_first_chain_is_tuned_returns_the_others(
+    sampled: Any, tmp_path: Path, stopping: Any
+) -> None:
+    sampled(tmp_path, draws=30)
+    shutil.rmtree(tmp_path / "chain-0")
+    stopping(0, KeyboardInterrupt())
+    found = sampled(tmp_path, draws=30)
+    assert found.posterior["a"].shape == (2, 30, 3)
+    assert np.isfinite(found.posterior["a"].values[1]).all()
+    assert np.isnan(found.posterior["a"].values[0]).all()
+
+
+def test_a_block_without_its_state_is_sampled_again(sampled: Any, tmp_path: Path) -> None:
+    sampled(tmp_path, chains=1)
+    before = files_of(tmp_path)
+    for name in ("000001", "000000"):
+        path = tmp_path / "chain-0" / f"draws-{name}.npy"
+        path.write_bytes(path.read_bytes()[:-9])
+        assert length_of(path) == 20  # the draws are whole
+    (tmp_path / "chain-0" / "draws-000002.npy").unlink()
+    sampled(tmp_path, chains=1)
+    assert files_of(tmp_path) == before
 
 
 def test_a_damaged_block_is_sampled_again(sampled: Any, tmp_path: Path) -> None:

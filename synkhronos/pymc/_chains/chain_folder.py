@@ -11,9 +11,8 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,9 @@ from typing import Any
 import numpy as np
 from pymc import Model
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomType
 
 from synkhronos._checks import is_integer, plain, shown
 from synkhronos._compiling.kept.keys import Unkeyed, portable_key
@@ -29,11 +30,12 @@ from synkhronos._compiling.progress import tell
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import files
 from synkhronos.pymc._chains.blocks import Block, length_of
+from synkhronos.pymc._chains.chain_settings import digest
 
 BLOCK = 100  # draws
 _RUN, _FORMAT = "run.json", 1
-_OURS = re.compile(r"\.[0-9a-f]+\.new|chain-\d+|run\.json")  # names in a folder of ours
-_TUNING = "tuning.npy"
+_NEW = re.compile(r"\.[0-9a-f]+\.new")  # of run.json, which is written before anything else
+_TUNING, _METRIC = "tuning.npy", "metric.json"
 
 
 class ChainFolder:
@@ -75,10 +77,25 @@ class ChainFolder:
 
         Raises
         ------
-        OSError
+        InputError
+            It cannot be written.
         """
-        files.make_folder(path.parent, lasting=True)
-        block.write(path)
+        with _telling(self.path):
+            files.make_folder(path.parent, lasting=True)
+            block.write(path)
+
+    def chosen(self, choose: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+        """The metric of the run: what its first call has chosen, with the reason.
+
+        It has a file of its own, which each process with some of the chains may write.
+        """
+        path = self.path / _METRIC
+        with contextlib.suppress(OSError, ValueError):
+            return list(json.loads(files.read_text(path)))
+        found = choose()
+        with _telling(self.path):
+            files.replace(path, json.dumps(found))
+        return found
 
     @contextlib.contextmanager
     def called(self) -> Iterator[None]:
@@ -129,11 +146,13 @@ def opened(
     if not isinstance(given, str | os.PathLike):
         raise InputTypeError(f'folder={shown(given)}: give a path, such as "run"')
     path = Path(os.fspath(given)).absolute()
-    said = {"model": _model_key(model), "data": _digests(model), **settings}
+    outputs = _outputs(model)
+    said = {"model": _model_key(model, outputs), "data": _digests(model, outputs), **settings}
     asked = _seed(random_seed)
-    try:
-        files.make_folder(path)
-        with _alone(path):
+    with contextlib.ExitStack() as stack:
+        with _telling(path):
+            files.make_folder(path)
+            stack.enter_context(_alone(path))
             if not (path / _RUN).exists():
                 _check_empty(path)
                 seed = _fresh() if asked is None else asked
@@ -143,11 +162,16 @@ def opened(
             for left in path.rglob(".*.new"):
                 left.unlink(missing_ok=True)
             found = ChainFolder(path)
-            with found.called():
-                yield found
+            stack.enter_context(found.called())
+        yield found
+
+
+@contextlib.contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    """A context in which an error of the system is one of the folder."""
+    try:
+        yield
     except OSError as exc:
-        if exc.filename is not None and not str(exc.filename).startswith(str(path)):
-            raise  # of something else that the call does
         raise InputError(
             f"folder={str(path)!r}: {exc.strerror}. What was drawn before is there: the same call "
             "goes on with it"
@@ -190,15 +214,17 @@ def _alone(path: Path) -> Iterator[None]:
             tell(f"{path} is in a file system without locks: see that no other call uses it")
         yield
     finally:
+        with contextlib.suppress(OSError):  # else a fork that still lives would keep the lock
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 
 def _check_empty(path: Path) -> None:
-    strange = sorted(name for name in os.listdir(path) if not _OURS.fullmatch(name))
+    strange = sorted(name for name in os.listdir(path) if not _NEW.fullmatch(name))
     if strange:
         raise InputError(
-            f"folder={str(path)!r}: it has files of something else, such as {strange[0]!r}: give a "
-            "new or an empty folder"
+            f"folder={str(path)!r}: it has no {_RUN}, and files of something else, such as "
+            f"{strange[0]!r}: give a new or an empty folder"
         )
 
 
@@ -243,31 +269,36 @@ def _check(path: Path, asked: Mapping[str, Any], seed: list[int] | None) -> None
         )
 
 
-def _digests(model: Model) -> dict[str, str]:
-    """A digest of each observed value and each `pm.Data`."""
-    named = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
-    named |= {v.name: v for v in model.data_vars}
+def _outputs(model: Model) -> tuple[Variable, ...]:
+    """The log-density, and what is drawn."""
+    return type(model).logp(model), *model.unobserved_value_vars
+
+
+def _digests(model: Model, outputs: Sequence[Variable]) -> dict[str, str]:
+    """A digest of each observed value, each `pm.Data` and each other shared variable that is read.
+
+    The generators of random variables are no data.
+    """
+    named = {str(rv.name): model.rvs_to_values[rv] for rv in model.observed_RVs}
+    named |= {str(v.name): v for v in model.data_vars}
+    others = (v for v in ancestors(outputs) if isinstance(v, SharedVariable))
+    others = (v for v in others if not isinstance(v.type, RandomType))
+    for number, variable in enumerate(v for v in others if v not in set(named.values())):
+        name = variable.name or "a shared variable"
+        named[f"{name} {number}" if name in named else name] = variable
     found = {}
     for name, variable in named.items():
         if isinstance(variable, SharedVariable):
-            found[str(name)] = _digest(variable.get_value(borrow=True))
+            found[name] = digest(variable.get_value(borrow=True))
         elif isinstance(variable, Constant):
-            found[str(name)] = _digest(variable.data)
+            found[name] = digest(variable.data)
     return found
 
 
-def _digest(value: Any) -> str:
-    array = np.ascontiguousarray(value)
-    return blake2b(
-        f"{array.dtype} {array.shape}".encode() + array.tobytes(), digest_size=16
-    ).hexdigest()
-
-
-def _model_key(model: Model) -> str:
+def _model_key(model: Model, outputs: Sequence[Variable]) -> str:
     """A digest of the model's graphs; of its variables only if they have none, with a line."""
-    variables = model.unobserved_value_vars
     try:
-        return portable_key(model.value_vars, [type(model).logp(model), *variables], model.coords)
+        return portable_key(model.value_vars, outputs, model.coords)
     except Unkeyed as exc:
         tell(f"whether the model is the one of the folder is checked by its variables only: {exc}")
-        return _digest([f"{v.name} {v.type}" for v in variables])
+        return digest([f"{v.name} {v.type}" for v in outputs[1:]])

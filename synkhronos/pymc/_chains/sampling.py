@@ -291,7 +291,7 @@ def sample(
     asked = {"members_per_chain": members_per_chain, "mode": mode}
     asked |= {"row_wise": row_wise, "repeated": repeated, "adaptation": adaptation}
     quiet, wanted = bool(kwargs.get("quiet")), check_flag("sample: keep", keep)
-    with silent(quiet), keeping(wanted), sampling_into(folder, model, kwargs):
+    with silent(quiet), keeping(wanted), sampling_into(folder, model, kwargs, adaptation):
         found = _sample(model, dim, chains, cores, asked, kwargs)
         if kwargs.get("compute_convergence_checks", True):
             tell_of_divergences(found, model)

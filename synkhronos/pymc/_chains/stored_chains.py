@@ -15,7 +15,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -30,16 +30,17 @@ from xarray.core.indexing import LazilyIndexedArray
 from synkhronos._compiling.progress import tell
 from synkhronos._compiling.terminal import is_terminal
 from synkhronos._errors import InputError
+from synkhronos._host.system import trouble
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._chains.blocks import TEXT, Block, StoredDraws, kinds_of, length_of
 from synkhronos.pymc._chains.chain_folder import ChainFolder, opened
+from synkhronos.pymc._chains.chain_settings import settings_of
 from synkhronos.pymc._chains.kernel import STATISTICS, UNCONSTRAINED, Kernel
 from synkhronos.pymc._chains.progress import ChainProgress, ShownChains, line_of
 
 _LOOK_SECONDS, _LINE_SECONDS = 0.1, 60.0
 _WARMUP = "warmup_"
 _RUN = "synkhronos_run"  # an attribute of the posterior
-_TUNE, _OF_A_RUN = 1000, ("nuts", "var_names")  # arguments of `pm.sample`, of which a run is
 
 
 def check_shared(stored: StoredChains, chains: int) -> None:
@@ -87,15 +88,18 @@ class StoredChains:
     ) -> DataTree:
         """As `nutpie.sample`: sample what is missing, and return all."""
         del seed, progress_bar  # the folder has a seed; PyMC shows the progress
+        draws, tune = int(draws), int(tune)  # numpy's are none of JSON
         kernel = Kernel(sample, compiled, settings)
         numbers = range(self.first, self.first + chains)
-        sampled = [_Chain(self.folder, number, kernel, tune, draws) for number in numbers]
+        stop = threading.Event()
+        sampled = [_Chain(self.folder, number, kernel, tune, draws, stop) for number in numbers]
         for chain in sampled:
             tell(str(chain))
         found = [chain.made for chain in sampled]
         try:
             with ShownChains(self.folder.path, found) as shown:
-                _sample_all(sampled, cores, _all_of(progress_callback, shown.write, _Lines(found)))
+                show = _all_of(progress_callback, shown.write, _Lines(found))
+                _sample_all(sampled, cores, show, stop)
         except KeyboardInterrupt:
             draws = max(chain.done for chain in sampled)
             if not draws:
@@ -104,17 +108,21 @@ class StoredChains:
             self.folder.calls[-1]["ended"] = "interrupted"
         else:
             self.folder.calls[-1]["ended"] = "returned"
-        template = self._template(compiled, save_warmup)
+        template = self._template(compiled, save_warmup, numbers)
         attrs = kernel.attributes(draws, tune, chains, self.folder.seed[0])
         template[STATISTICS].attrs.update(attrs)
         return filled(template, self.folder, numbers, min(draws, max(c.done for c in sampled)))
 
-    def _template(self, compiled: Any, save_warmup: bool) -> DataTree:
-        """A tree of one draw, with all groups, dims and coordinates but those of draws."""
+    def _template(self, compiled: Any, save_warmup: bool, chains: Iterable[int]) -> DataTree:
+        """A tree of one draw, with all groups, dims and coordinates but those of draws.
+
+        One of these chains is tuned, be it not the first one.
+        """
         from_dict = import_module("arviz_base").from_dict
         groups: dict[str, dict[str, np.ndarray]] = {}
         dims = {name: list(found) for name, found in (compiled.dims or {}).items()}
-        for field, kind in kinds_of(self.folder.tuning(self.first)).items():
+        tuned = next(path for path in map(self.folder.tuning, chains) if length_of(path))
+        for field, kind in kinds_of(tuned).items():
             group, _, name = field.partition("/")
             dtype = object if kind == TEXT else kind.base
             value = np.full((1, 1, *kind.shape), None if kind == TEXT else 0, dtype)
@@ -195,18 +203,24 @@ class _Chain:
     """One chain of a run: what of it is there, and how the rest is made."""
 
     def __init__(
-        self, folder: ChainFolder, number: int, kernel: Kernel, tune: int, draws: int
+        self,
+        folder: ChainFolder,
+        number: int,
+        kernel: Kernel,
+        tune: int,
+        draws: int,
+        stop: threading.Event,  # of all chains
     ) -> None:
         self._folder, self._number, self._kernel = folder, number, kernel
         self._tune, self._draws = tune, draws
         self._paths = folder.blocks(number, draws)
         self._tuning = folder.tuning(number)
         self._is_tuned = length_of(self._tuning) == tune
-        self.missing = [i for i in range(len(self._paths)) if not self._has(i)]
+        self.missing = self._missing()
         self._began = time.monotonic()
         self._divergences = 0  # of blocks that this call has made
         self._latest = ChainProgress(self._is_tuned, self.made, tune + draws, range(0), 0, 0.0, 0)
-        self.stop = threading.Event()
+        self._stop = stop
 
     def __str__(self) -> str:
         name = f"chain {self._number}"
@@ -237,6 +251,14 @@ class _Chain:
         """Whether nothing is missing."""
         return self._is_tuned and not self.missing
 
+    def _missing(self) -> list[int]:
+        """The blocks that are to be made, also those without the state that a later one needs."""
+        found = {i for i in range(len(self._paths)) if not self._has(i)}
+        for i in reversed(range(len(self._paths) - 1)):
+            if i + 1 in found and i not in found and Block.read(self._paths[i]) is None:
+                found.add(i)
+        return sorted(found)
+
     def _length(self, block: int) -> int:
         return min(self._folder.block, self._draws - block * self._folder.block)
 
@@ -248,9 +270,10 @@ class _Chain:
 
         Raises
         ------
-        OSError
+        InputError
             A block cannot be written.
         """
+        self._look()
         tuned = Block.read(self._tuning) if self._is_tuned else None
         if tuned is None:
             tuned = self._kernel.tuned(self._tune, self._seed(0), self._run)
@@ -258,9 +281,10 @@ class _Chain:
             self._is_tuned = True
         state, last = tuned.state, -1
         for block in list(self.missing):
+            self._look()
             if block > 0 and last != block - 1:
-                before = Block.read(self._paths[block - 1])
-                assert before is not None
+                if (before := Block.read(self._paths[block - 1])) is None:  # it was there just now
+                    raise InputError(f"{self._paths[block - 1]} is gone: call again to sample it")
                 state = before.state
             first = self._tune + block * self._folder.block
             place = range(first, first + self._length(block))
@@ -273,6 +297,11 @@ class _Chain:
     def _seed(self, number: int) -> int:
         return self._folder.seed_of(self._number, number)
 
+    def _look(self) -> None:
+        """Raise `_Stopped` if the run stops: a fast block ends before `_run` looks."""
+        if self._stop.is_set():
+            raise _Stopped
+
     def _run(self, start: Callable[..., Any]) -> Any:
         """The result of a sampler, unless the run stops before."""
         sampler = start(progress_callback=self._hear)
@@ -280,7 +309,7 @@ class _Chain:
             try:
                 return sampler.wait(timeout=_LOOK_SECONDS)
             except TimeoutError:
-                if self.stop.is_set():
+                if self._stop.is_set():
                     sampler.cancel()
                     raise _Stopped from None
 
@@ -298,24 +327,36 @@ class _Chain:
 
 
 def _sample_all(
-    chains: Sequence[_Chain], cores: int, show: Callable[[list[ChainProgress]], object]
+    chains: Sequence[_Chain],
+    cores: int,
+    show: Callable[[list[ChainProgress]], object],
+    stop: threading.Event,
 ) -> None:
     """Sample chains in threads, as many at a time as there are cores; an error stops all."""
-    with ThreadPoolExecutor(max(1, min(cores, len(chains)))) as pool:
-        futures = [pool.submit(chain.sample) for chain in chains if not chain.complete]
+    pool = ThreadPoolExecutor(max(1, min(cores, len(chains))))
+    try:
+        left = {pool.submit(chain.sample) for chain in chains if not chain.complete}
+        while left:
+            done, left = wait(left, _LOOK_SECONDS, FIRST_EXCEPTION)
+            show([chain.progress for chain in chains])
+            for future in done:
+                future.result()
+    finally:
+        _end(pool, stop)
+
+
+def _end(pool: ThreadPoolExecutor, stop: threading.Event) -> None:
+    """Wait for threads, which write, also through another Ctrl-C: the folder is locked so long."""
+    again = None
+    while True:
         try:
-            left = set(futures)
-            while left:
-                done, left = wait(left, _LOOK_SECONDS, FIRST_EXCEPTION)
-                show([chain.progress for chain in chains])
-                for future in done:
-                    future.result()
-        except BaseException:
-            for chain in chains:
-                chain.stop.set()
-            for future in futures:
-                future.cancel()
-            raise
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            break
+        except KeyboardInterrupt as exc:
+            again = exc
+    if again is not None:
+        raise again
 
 
 _current: ContextVar[StoredChains | None] = ContextVar("_current", default=None)
@@ -329,7 +370,9 @@ def current() -> StoredChains | None:
 
 
 @contextlib.contextmanager
-def sampling_into(folder: object, model: Model, given: dict[str, Any]) -> Iterator[None]:
+def sampling_into(
+    folder: object, model: Model, given: dict[str, Any], adaptation: str | None = None
+) -> Iterator[None]:
     """A context in which `pm.sample` samples into a folder by nutpie, in this thread.
 
     Parameters
@@ -339,6 +382,8 @@ def sampling_into(folder: object, model: Model, given: dict[str, Any]) -> Iterat
     model : pymc.Model
     given : dict
         Arguments of `pm.sample`, which name nutpie afterwards.
+    adaptation : str, optional
+        "auto" chooses the metric.
 
     Raises
     ------
@@ -355,11 +400,12 @@ def sampling_into(folder: object, model: Model, given: dict[str, Any]) -> Iterat
             f"folder=: only nutpie goes on with a run, not nuts_sampler={given['nuts_sampler']!r}: "
             "leave one of them out"
         )
+    if why := trouble():
+        raise InputError(f"folder=: only Linux can lock and show a run; leave folder out, or {why}")
     given["nuts_sampler"] = "nutpie"
     with contextlib.ExitStack() as stack:
         if not isinstance(folder, StoredChains):  # which a process with some of the chains gets
-            settings = {name: given.get(name) for name in _OF_A_RUN}
-            settings["tune"] = given.get("tune", _TUNE)
+            settings = settings_of(model, given, adaptation)
             found = opened(folder, model, given.get("random_seed"), settings)
             folder = StoredChains(stack.enter_context(found))
         stack.enter_context(_replaced())

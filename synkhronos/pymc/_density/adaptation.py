@@ -74,11 +74,13 @@ class Auto:
     """The choice for a model.
 
     `seconds` are those of the rows of a gradient. `kept` returns a choice that it has kept, or
-    calls a function for it; it gets a key.
+    calls a function for it; it gets a key. `of_run` does so for a run that other calls go on with:
+    it keeps its choice, and is sampled once.
     """
 
     seconds: float = 0.0
     kept: Callable[[Sequence[object], Callable[[], Choice]], Choice] = lambda _, find: find()
+    of_run: Callable[[Callable[[], Choice]], Choice] | None = None
 
 
 @contextlib.contextmanager
@@ -103,19 +105,28 @@ def choosing(sample: Callable[..., Any]) -> Callable[..., Any]:
         tune = TUNE if given.get("tune") is None else given["tune"]
         cores = min(CHAINS, given.get("cores") or CHAINS)
         find = functools.partial(choice_for, sample, compiled, auto.seconds, draws, tune, cores)
-        try:
-            found = auto.kept((auto.seconds, draws, tune), find)
-        except Exception as exc:  # sampling says what is wrong with the model, if anything is
-            log.debug("the short warm-up has failed: %s", exc)
-            found = Choice(DIAG, 1.0, "a short warm-up has failed")
+        choose = functools.partial(_kept_or_diag, auto, (auto.seconds, draws, tune), find)
+        found = choose() if auto.of_run is None else auto.of_run(choose)
         tell(str(found))
         tree = sample(compiled, adaptation=found.name, **given)
         if found.name == DIAG or not (stuck := _stuck(tree)):
             return tree
-        tell(f"{LOW_RANK} has left {stuck} of {len(tree.posterior.chain)} chains stuck: diag again")
+        left = f"{LOW_RANK} has left {stuck} of {len(tree.posterior.chain)} chains stuck"
+        if auto.of_run is not None:
+            tell(f'{left}, and their draws are in the folder: give another one, and "{DIAG}"')
+            return tree
+        tell(f"{left}: diag again")
         return sample(compiled, adaptation=DIAG, **given)
 
     return sample_chosen
+
+
+def _kept_or_diag(auto: Auto, key: Sequence[object], find: Callable[[], Choice]) -> Choice:
+    try:
+        return auto.kept(key, find)
+    except Exception as exc:  # sampling says what is wrong with the model, if anything is
+        log.debug("the short warm-up has failed: %s", exc)
+        return Choice(DIAG, 1.0, "a short warm-up has failed")
 
 
 def _stuck(tree: Any) -> int:
