@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.tensor.variable import TensorConstant
+from selection import thorough
 
 from synkhronos._compiling.data.computed import Computed
 from synkhronos._compiling.data.lifted import Data, lifted
@@ -159,6 +162,52 @@ def test_what_is_computed_of_data_alone_is_computed_once() -> None:
     assert np.isclose(
         Computed(graph.inputs, graph.outputs)(POINT[A], *values_of(data))[0], expected
     )
+
+
+MOST = {"bool": 2, "float32": 3, "float64": 3}
+MOST |= {k: np.iinfo(k).max for k in ("int8", "int16", "int32", "int64", "uint8", "uint16")}
+GROUPED: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "sum": lambda x, one, other: x + one + other,
+    "product": lambda x, one, other: one * x * other,
+    "quotient": lambda x, one, _: x / one,
+}
+
+
+@pytest.mark.parametrize("point", ["float64", *thorough("float32", "int8", "int64")])
+@pytest.mark.parametrize("what", GROUPED)
+def test_what_is_grouped_is_computed_in_the_type_of_the_result(what: str, point: str) -> None:
+    """As PyTensor computes of constants: integers neither wrap nor become shorter floats."""
+    x, at = pt.vector("x", dtype=point), np.arange(1, 241).astype(point) % 5 + 1
+    rng = np.random.default_rng(0)
+    arrays = [(rng.uniform(0.3, 0.9, 240) * most).astype(kind) for kind, most in MOST.items()]
+    made = [
+        GROUPED[what](x, pt.constant(one), pt.constant(other[::-1].copy()))
+        for one in arrays
+        for other in arrays
+    ]
+    plain, found = (
+        rewrite_graph(each, include=("canonicalize",), clone=False) for each in (made, lifted(made))
+    )
+    data = [v for v in graph_inputs(found) if isinstance(v, Data)]
+    graph = FunctionGraph([x, *data], found, clone=False)
+    ComputesOnce().change(graph)
+    apart, arguments = with_data_apart(graph)
+    values = Computed(apart.inputs, apart.outputs)(at, *values_of(arguments[1:]))
+    for value, expected in zip(values, Computed([x], plain)(at), strict=True):
+        assert value.dtype == expected.dtype
+        last = 4 * np.finfo(value.dtype).eps if value.dtype.kind == "f" else 0
+        np.testing.assert_allclose(value, expected, rtol=last)
+
+
+def test_arrays_of_a_call_are_not_held() -> None:
+    x = pt.vector("x")
+    inner = pt.exp(x)
+    computed = Computed([x], [inner, inner.sum()])
+    given = rows(10)
+    found = computed(given)
+    held = [weakref.ref(given), weakref.ref(found[0])]
+    del given, found
+    assert all(each() is None for each in held)
 
 
 def test_a_graph_without_arrays_stays() -> None:

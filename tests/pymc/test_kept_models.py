@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import kept_models
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
 from pymc.sampling import mcmc
 from pytensor.compile.mode import get_mode, predefined_modes
@@ -25,12 +28,13 @@ from selection import thorough
 from user_scripts import LIMIT
 
 import synkhronos as synk
+from synkhronos._compiling.data.lifted import Data
 from synkhronos._compiling.kept.folder import Folder
 from synkhronos._compiling.kept.keys import Unkeyed
 from synkhronos.pymc._chains import sampling
 from synkhronos.pymc._density import step_methods
 from synkhronos.pymc._density.nutpie import compiled_soon
-from synkhronos.pymc._kept import graphs, models
+from synkhronos.pymc._kept import entry, graphs, models
 from synkhronos.pymc._kept.graphs import Graphs
 from synkhronos.pymc._map.compilations import Compilations
 
@@ -219,6 +223,71 @@ def test_lengths_of_data_that_shapes_follow_from_are_a_part_of_the_key() -> None
     assert build([1.0, 2], named=True).key != build([3.0, 4, 5], named=True).key
 
 
+def test_values_that_a_length_depends_on_are_a_part_of_the_key() -> None:
+    """Also those of an array that is data where no length depends on it."""
+
+    def key(some: bool, count: int) -> str:
+        x = np.where(np.arange(210) < count, 1.0, -1.5)
+        with pm.Model() as model:
+            mu = pm.Normal("mu", shape=210)
+            pm.Deterministic("d", mu[pt.as_tensor(x) > 0] if some else mu * x)
+        return Graphs(model).key
+
+    assert key(False, 3) == key(False, 4)
+    assert key(True, 3) == key(True, 3)
+    assert key(True, 3) != key(True, 4)
+
+
+@pytest.mark.thorough
+def test_a_deterministic_has_its_own_length_in_each_model(
+    folder: Folder, compiled: list[pm.Model]
+) -> None:
+    given = {"draws": 5, "tune": 5, "chains": 1, "cores": 1, "progressbar": False}
+    for count in (3, 7, 3):
+        with pm.Model() as model:
+            x = pt.as_tensor(np.where(np.arange(210) < count, 1.0, -1.5))
+            pm.Deterministic("d", pm.Normal("mu", shape=210)[x > 0])
+        drawn = synk.pymc.sample(model, backend="numba", nuts_sampler="nutpie", **given).posterior
+        assert drawn["d"].shape == (1, 5, count)
+        assert np.array_equal(drawn["d"], drawn["mu"][..., :count])
+    assert len(compiled) == 2
+
+
+def test_the_key_of_the_initial_point_tells_shared_variables_without_names_apart() -> None:
+    scales = [pytensor.shared(np.ones(3)) for _ in range(2)]
+
+    def first(at: int) -> Graphs:
+        with pm.Model() as model:
+            pm.Normal("a", 0, scales[0] + scales[1] ** 2, shape=3, initval=scales[at])
+        return Graphs(model)
+
+    assert first(0).key == first(1).key
+    assert first(0).initial_key(None) == first(0).initial_key(None)
+    assert first(0).initial_key(None) != first(1).initial_key(None)
+
+
+def test_only_a_form_is_kept_with_arrays_that_are_not_of_the_graphs() -> None:
+    """The key of a form has all values of the data; that of a model has not."""
+    foreign = Data(pt.vector().type, kept_models._Y, strict=True, name="synk data 0")
+    asked = SimpleNamespace(shared_var_keys={foreign: "key"}, shared_data={"key": kept_models._Y})
+    model = kept_models.built("schools")
+    found = Graphs(model)
+    with pytest.raises(Unkeyed, match="not of the model"):
+        entry._record(asked, found)
+    model.logp = lambda **given: None
+    [(key, array)], once = entry._record(asked, found)
+    assert (key, once) == ("key", [])
+    assert array is kept_models._Y
+
+
+def test_data_are_told_apart_without_a_copy_of_them() -> None:
+    one, same, other = (
+        Data(pt.vector().type, np.full(10_000, value), strict=True) for value in (1.0, 1.0, 2.0)
+    )
+    assert entry._identity(one) == entry._identity(same) != entry._identity(other)
+    assert len(pickle.dumps(entry._identity(one))) < 1000
+
+
 def with_data() -> pm.Model:
     with pm.Model() as model:
         data = pm.Data("x", np.round(kept_models._X[:, 0]))
@@ -236,7 +305,7 @@ def test_a_form_and_a_note_are_those_of_data_and_options(folder: Folder) -> None
     assert again.recall("estimate") == 1
     assert first.form_of("dim", True) != first.form_of("dim", False)
     with model:
-        pm.set_data({"x": np.zeros(40)})
+        pm.set_data({"x": np.zeros(210)})
     other = models.KeptModel(Graphs(model), folder)
     assert other.graphs.key == first.graphs.key
     assert other.form_of("dim", True) != first.form_of("dim", True)
@@ -257,7 +326,7 @@ def test_a_form_is_used_for_its_data_and_options(
 
     assert [count(), count(), count(repeated=False), count(repeated=False)] == [1, 0, 1, 0]
     with model:
-        pm.set_data({"x": np.zeros(40)})
+        pm.set_data({"x": np.zeros(210)})
     assert [count(), count()] == [1, 0]
 
 

@@ -36,10 +36,13 @@ class Computed:
 
     def __call__(self, *values: Any) -> list[Any]:
         """Evaluate the graph."""
-        for cell in self._made:
-            cell[0] = None
-        for variable, value in zip(self._inputs, values, strict=True):
-            self._cells[variable][0] = value
-        for step in self._steps:
-            step()
-        return [self._cells[v][0] for v in self._outputs]
+        given = [self._cells[v] for v in self._inputs]
+        try:
+            for cell, value in zip(given, values, strict=True):
+                cell[0] = value
+            for step in self._steps:
+                step()
+            return [self._cells[v][0] for v in self._outputs]
+        finally:  # arrays of a call are not held until the next one
+            for cell in (*given, *self._made):
+                cell[0] = None

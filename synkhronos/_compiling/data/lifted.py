@@ -101,7 +101,7 @@ class _Graph:
         equal: dict[object, Variable] = {}
         for v, users in self.data.items():
             value = _value(v, users)
-            contents = value.dtype.str, value.shape, _digest(value)
+            contents = value.dtype.str, value.shape, digest(value)
             if contents not in equal:
                 equal[contents] = _data(value, len(equal), lengths)
             now[v] = equal[contents]
@@ -187,8 +187,8 @@ def _value(constant: Any, users: Sequence[Apply]) -> np.ndarray:
     return value.astype(np.result_type(*kinds))
 
 
-def _digest(value: np.ndarray) -> bytes:
-    """Of what is in an array, which may be large."""
+def digest(value: np.ndarray) -> bytes:
+    """The digest of an array's contents, which may be large."""
     return blake2b(memoryview(np.ascontiguousarray(value)).cast("B")).digest()
 
 

@@ -75,7 +75,8 @@ class ComputesOnce(Where):
 def _regrouped(fgraph: FunctionGraph, node: Apply, known: set[Variable]) -> set[Variable]:
     """Let data of a sum or a product be one operand; division by data is a product.
 
-    PyTensor's rewrites do the same with constants. Returns what is computed of data then.
+    PyTensor's rewrites do the same with constants, also in the type of the result: short integers
+    would overflow. Returns what is computed of data then.
     """
     op: Any = node.op
     if not isinstance(op, Elemwise):
@@ -83,21 +84,24 @@ def _regrouped(fgraph: FunctionGraph, node: Apply, known: set[Variable]) -> set[
     first, *others = node.inputs
     made: Any
     now: Any
+    kind = node.outputs[0].type.dtype
     if isinstance(op.scalar_op, Add | Mul):
-        own = [v for v in node.inputs if v in known or isinstance(v, Constant)]
-        if len(own) < 2:
+        data = [v for v in node.inputs if v in known or isinstance(v, Constant)]
+        if len(data) < 2:
             return set()
+        own = [pt.cast(v, kind) for v in data]
         made = op(*own)
-        now = op(*[v for v in node.inputs if v not in own], made)
+        now = op(*[v for v in node.inputs if v not in data], made)
     elif isinstance(op.scalar_op, TrueDiv) and others[0] in known:
-        made = pt.reciprocal(others[0])
+        own = [pt.cast(others[0], kind)]
+        made = pt.reciprocal(*own)
         now = pt.mul(first, made)
     else:
         return set()
     if now.type != node.outputs[0].type:
         return set()
     fgraph.replace(node.outputs[0], now, reason=_REASON, import_missing=True)
-    return {made}
+    return {*own, made}
 
 
 def _read(fgraph: FunctionGraph, known: set[Variable]) -> Iterator[Variable]:

@@ -12,7 +12,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.tensor.type import TensorType
 
 from synkhronos._compiling.compile_cache import uncacheable
-from synkhronos._compiling.data.lifted import Data
+from synkhronos._compiling.data.lifted import Data, digest
 from synkhronos._compiling.kept.keys import Unkeyed
 from synkhronos._compiling.kept.machine_code import CFunction
 from synkhronos._compiling.kept.pickles import pickled, unpickled
@@ -83,8 +83,8 @@ def unpacked(entry: bytes, graphs: Graphs) -> Any:
     )
 
 
-# where an array of the record comes from: the number of data, of an array that is computed of them
-# once and that of its computation, or the array
+# an array of the record: its number among the data; or the numbers of a computation of data and of
+# its output; or the array itself
 type Source = int | tuple[int, int] | np.ndarray
 
 
@@ -94,7 +94,8 @@ def _record(compiled: Any, graphs: Graphs) -> tuple[list[tuple[str, Source]], li
     Raises
     ------
     Unkeyed
-        Some data are neither the model's nor constants of its log-density.
+        Some data are not of the graphs. Only the key of another form has all values: there they may
+        be arrays of the log-density.
     """
     numbers = {_identity(v): number for number, v in enumerate(graphs.shared)}
     record: list[tuple[str, Source]] = []
@@ -104,9 +105,9 @@ def _record(compiled: Any, graphs: Graphs) -> tuple[list[tuple[str, Source]], li
         given = [v] if node is None else node.inputs
         places = [numbers.get(_identity(each)) for each in given]
         if None in places:
-            if not all(isinstance(each, Data) for each in given):
+            if graphs.is_current or not all(isinstance(each, Data) for each in given):
                 raise Unkeyed("its log-density reads data that are not of the model")
-            record.append((key, compiled.shared_data[key]))  # of a log-density of these data alone
+            record.append((key, compiled.shared_data[key]))
         elif node is None:
             record.append((key, places[0]))
         else:
@@ -121,7 +122,7 @@ def _identity(variable: Any) -> object:
     if not isinstance(variable, Data):
         return id(variable.container)
     value = variable.get_value(borrow=True)
-    return variable.name, value.dtype.str, value.shape, value.tobytes()
+    return variable.name, value.dtype.str, value.shape, digest(value)
 
 
 def _read(

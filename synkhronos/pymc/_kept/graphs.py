@@ -12,11 +12,10 @@ from pymc.initial_point import convert_str_to_rv_dict, make_initial_point_expres
 from pymc.step_methods import STEP_METHODS
 from pytensor.compile.mode import get_mode
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.tensor import TensorVariable, as_tensor
 from pytensor.tensor.math import variadic_add
-from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
 from synkhronos._compiling.data.lifted import lifted
@@ -99,7 +98,7 @@ class Graphs:
             },
             jitter_rvs=set(model.free_RVs),
         )
-        return graph_key([], found)
+        return graph_key(self.shared, found)
 
     def values(self) -> list[np.ndarray]:
         """The values that shared variables have now."""
@@ -120,13 +119,11 @@ def _refuse_random(shared: Sequence[SharedVariable]) -> None:
 
 
 def _of_lengths(variables: Collection[Variable]) -> list[np.ndarray]:
-    """The values of shared variables that lengths of these may depend on."""
-    read = [v for v in ancestors([v for v in variables if None in v.type.shape])]
-    return _values(v for v in read if isinstance(v, SharedVariable) and not _is_random(v))
-
-
-def _is_random(variable: Variable) -> bool:
-    return isinstance(variable.type, RandomType)
+    """The values that lengths of these may depend on: the key has other arrays as data only."""
+    read = ancestors([v for v in variables if None in v.type.shape])
+    arrays = [v for v in read if isinstance(v.type, TensorType)]
+    shared = _values(v for v in arrays if isinstance(v, SharedVariable))
+    return [*shared, *(np.asarray(v.data) for v in arrays if isinstance(v, Constant))]
 
 
 def _values(shared: Any) -> list[np.ndarray]:
