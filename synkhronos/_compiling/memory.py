@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import os
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable
+
+from synkhronos._libraries.library import Replacing
 
 _libc = ctypes.CDLL(None) if os.name == "posix" else None
 
@@ -22,32 +22,26 @@ def trim() -> None:
 _NEW_OBJECTS = 300_000  # about what the graphs and functions of a small model leave: some 40 MB
 
 
-class _Collections:
-    """How often Python looks for garbage that refers to itself, in all threads."""
+def _collect_rarely() -> Callable[[], None]:
+    """Let more objects be made before Python looks for garbage; returns what restores that."""
+    before = first, *others = gc.get_threshold()
+    inside = (first and max(first, _NEW_OBJECTS), *others)
+    gc.set_threshold(*inside)
 
-    def __init__(self) -> None:
-        self._lock, self._inside = threading.Lock(), 0
-        self._before = gc.get_threshold()
+    def restore() -> None:
+        if gc.get_threshold() == inside:  # else the program has set another one
+            gc.set_threshold(*before)
 
-    @contextlib.contextmanager
-    def rare(self) -> Iterator[None]:
-        """A context in which more objects are made before Python looks for garbage.
-
-        Graphs and their code are many objects that stay. Python would look at all objects of the
-        process some times while one function is made: a sixth of the time.
-        """
-        with self._lock:
-            if self._inside == 0:
-                self._before = first, *others = gc.get_threshold()
-                gc.set_threshold(first and max(first, _NEW_OBJECTS), *others)
-            self._inside += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._inside -= 1
-                if self._inside == 0:
-                    gc.set_threshold(*self._before)
+    return restore
 
 
-rarely_collected = _Collections().rare
+_rarely_collected = Replacing(_collect_rarely)
+
+
+def rarely_collected() -> Replacing:
+    """A context in which Python looks for garbage that refers to itself less often.
+
+    Graphs and their code are many objects that stay. Python would look at all objects of the
+    process some times while one function is made: a sixth of the time.
+    """
+    return _rarely_collected

@@ -27,7 +27,6 @@ from synkhronos._checks import check_options, options_checked
 from synkhronos._engine.commands.base import Command, clock
 from synkhronos._engine.commands.tracing import traced
 from synkhronos._engine.exit_codes import tell_launcher
-from synkhronos._engine.fork_safe_lock import ForkSafeLock
 from synkhronos._engine.group_options import (
     GroupOptions,
     followed,
@@ -44,6 +43,7 @@ from synkhronos._errors import GroupError, InputError, NotForked, StartFailed
 from synkhronos._host.arena import Arena
 from synkhronos._host.launch_settings import LaunchSettings, launch_settings
 from synkhronos._host.system import trouble
+from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._transport.channels.channel import Channel
 from synkhronos._transport.shared_state.status import Status
 from synkhronos._transport.shared_state.worker_output import write_by_the_line

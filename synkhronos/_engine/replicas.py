@@ -49,11 +49,11 @@ from synkhronos._compiling.memory import rarely_collected
 from synkhronos._compiling.progress import watch
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos._compiling.vectorised.rewrite import vectorising
-from synkhronos._engine.fork_safe_lock import ForkSafeLock
 from synkhronos._engine.graph_collectives import ordered
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.ready_values import Listener, listener, listening, told_among
 from synkhronos._host.aligned import aligned_empty
+from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._proofs.reductions import Accumulator, Reduction
 
 

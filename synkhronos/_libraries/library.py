@@ -6,9 +6,9 @@ import contextlib
 import functools
 import importlib.metadata
 import itertools
+import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from synkhronos._errors import VersionWarning
+from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._warnings import warn
 
 
@@ -131,9 +132,10 @@ class Library:
 
 
 class Replacing:
-    """A context in which names of libraries are replaced.
+    """A context in which names or settings of the process are replaced.
 
     Several threads may be in it at once: the first one replaces, the last one to leave restores.
+    A fork of the process is in no context, whichever threads of the process were.
 
     Parameters
     ----------
@@ -144,21 +146,28 @@ class Replacing:
 
     def __init__(self, replace: Callable[[], Callable[[], None]]) -> None:
         self._replace = replace
-        self._lock, self._threads = threading.RLock(), 0
+        self._lock, self._threads = ForkSafeLock(), 0
         self._undo = contextlib.ExitStack()
+        if hasattr(os, "register_at_fork"):  # Windows has no forks
+            os.register_at_fork(after_in_child=self._part)
 
     def __enter__(self) -> None:
-        with self._lock:
+        with self._lock.held():
             if not self._threads:
                 with optional_gain():
                     self._undo.callback(self._replace())
             self._threads += 1
 
     def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._threads -= 1
-            if not self._threads:
+        with self._lock.held():
+            if self._threads == 1:
                 self._undo.close()
+            self._threads = max(0, self._threads - 1)  # a fork may leave what it is not in
+
+    def _part(self) -> None:
+        """Restore in a fork: the threads that would restore are not there."""
+        self._threads = 0
+        self._undo.close()
 
 
 def extension(name: str) -> ModuleType:

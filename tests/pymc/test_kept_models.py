@@ -34,7 +34,7 @@ from synkhronos._compiling.kept.keys import Unkeyed
 from synkhronos.pymc._chains import sampling
 from synkhronos.pymc._density import step_methods
 from synkhronos.pymc._density.nutpie import compiled_soon
-from synkhronos.pymc._kept import entry, graphs, models
+from synkhronos.pymc._kept import copies, entry, graphs, models
 from synkhronos.pymc._kept.graphs import Graphs
 from synkhronos.pymc._map.compilations import Compilations
 
@@ -401,6 +401,31 @@ def test_a_copy_by_fast_is_not_compiled_again(
     monkeypatch.setattr(models, "kept_folder", lambda: None)
     assert np.array_equal(draws_of(copy), second)
     assert len(compiled) == made_before + 1
+
+
+def test_a_copy_is_read_anew_when_nutpie_compiles_it(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What PyMC has asked of it before may be of other data, or without a Potential."""
+    copy = synk.pymc.fast(with_data())
+    found: list[models.KeptModel] = []
+    for name in ("assigned", "compiled"):
+        monkeypatch.setattr(models.KeptModel, name, lambda kept, *given: found.append(kept))
+    copies._assigned(None, copy)
+    with copy:
+        pm.Potential("more", -(copy["a"] ** 2))
+    copies._compiled(None, copy)
+    before, after = (kept.key("nutpie") for kept in found)
+    assert before != after
+
+
+def test_keys_of_a_model_are_the_same_with_c_and_without(folder: Folder) -> None:
+    """PyMC asks for them where C is on, and nutpie where it is off."""
+    found = []
+    for compiler in ("", "some"):
+        with pytensor.config.change_flags(cxx=compiler):
+            found.append(models.kept_model(kept_models.built("schools")).key("nuts"))
+    assert found[0] == found[1]
 
 
 def test_the_model_of_another_thread_is_compiled_as_it_is(folder: Folder) -> None:

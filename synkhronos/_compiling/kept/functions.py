@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytensor
 from pytensor.compile.aliasing import DestroyHandler
 from pytensor.compile.io import SymbolicInput, SymbolicOutput
 from pytensor.compile.maker import FunctionMaker
@@ -84,6 +85,7 @@ def _kept_of(
         [(each.mutable, getattr(each, "borrow", None)) for each in inputs],
         [each.borrow for each in outputs],
         fgraph.update_mapping,
+        pytensor.config.cxx,  # without C, fewer operations are fused
     ]
     try:
         key = graph_key(fgraph.inputs, fgraph.outputs, mode, options)

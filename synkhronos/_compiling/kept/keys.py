@@ -49,9 +49,10 @@ _OF_OPERATIONS = (
     *("output_types_preference", "nfunc_spec", "view_map", "destroy_map", "is_inline"),
     *("pullback_overrides", "pushforward_overrides"),
 )
-# PyTensor's flags that change what graphs become
+# PyTensor's flags that change what graphs become; `cxx`, which `without_c` sets, is a part of keys
+# of functions alone
 _FLAGS = (
-    *("floatX", "cast_policy", "linker", "optimizer", "on_opt_error", "on_shape_error", "cxx"),
+    *("floatX", "cast_policy", "linker", "optimizer", "on_opt_error", "on_shape_error"),
     *("optimizer_excluding", "optimizer_including", "optimizer_requiring", "check_input"),
     *("optdb__max_use_ratio", "optdb__position_cutoff", "cycle_detection", "allow_gc"),
     *("scan__allow_gc", "scan__allow_output_prealloc", "tensor__cmp_sloppy", "numba__fastmath"),

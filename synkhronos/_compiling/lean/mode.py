@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytensor
@@ -15,6 +15,7 @@ from synkhronos._compiling.kept.functions import KeptMode
 from synkhronos._compiling.lean.linker import LeanLinker
 from synkhronos._compiling.lean.rewrite import TAG, instead, register
 from synkhronos._compiling.vectorised.rewrite import tags
+from synkhronos._libraries.library import Replacing
 
 
 def lean(mode: object) -> Any:
@@ -48,5 +49,20 @@ def without_c(*modes: object) -> Iterator[None]:
     if not all(map(compiles_at_call, modes)):
         yield
         return
-    with pytensor.config.change_flags(cxx=""):
+    with _without_c:
         yield
+
+
+def _switch_off_c() -> Callable[[], None]:
+    """Switch PyTensor's C compiler off in all threads; returns what switches it on again."""
+    before = pytensor.config.cxx
+    pytensor.config.cxx = ""
+
+    def restore() -> None:
+        if not pytensor.config.cxx:  # else the program has set another one
+            pytensor.config.cxx = before
+
+    return restore
+
+
+_without_c = Replacing(_switch_off_c)

@@ -13,8 +13,8 @@ from typing import Any
 from pymc import sampling, stats
 
 from synkhronos._compiling.progress import silent, tell
-from synkhronos._engine.fork_safe_lock import ForkSafeLock
 from synkhronos._errors import InputError
+from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos.pymc._chains.sampling import sample
 from synkhronos.pymc._everywhere.names import renamed
 from synkhronos.pymc._reading.bambi import is_fitting

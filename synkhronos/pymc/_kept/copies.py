@@ -16,16 +16,9 @@ from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._density.late_arviz import import_nutpie
 from synkhronos.pymc._density.nutpie import compiled_soon
-from synkhronos.pymc._kept.models import KeptModel, kept_model
+from synkhronos.pymc._kept.models import kept_model, lightly
 
 _lock = threading.Lock()
-
-
-class _OfThread(threading.local):
-    assigned: KeptModel | None = None  # the copy that this thread samples next
-
-
-_of_thread = _OfThread()
 
 
 def lead_copies() -> None:
@@ -55,7 +48,7 @@ def _assigned(assign: Any, model: Model, step: object = None, methods: Any = Non
         with contextlib.suppress(ImportError):  # PyMC says so
             import_nutpie()
             _replace(NUTPIE, "compile_pymc_model", _compiled)
-    _of_thread.assigned = kept = kept_model(model)
+    kept = kept_model(model)
     return (
         assign(model, step, methods=methods)
         if kept is None
@@ -67,10 +60,8 @@ def _compiled(compile_model: Any, model: Model, **given: Any) -> Any:
     """As ``compile_pymc_model`` of nutpie."""
     if not _is_copy(model):
         return compile_model(model, **given)
-    kept, _of_thread.assigned = _of_thread.assigned, None
-    if kept is None or kept.model is not model:
-        kept = kept_model(model)
-    with compiled_soon():
+    kept = kept_model(model)  # anew: the model or its data may have changed since any other call
+    with compiled_soon(), lightly(given):
         return (
             compile_model(model, **given) if kept is None else kept.compiled(compile_model, given)
         )

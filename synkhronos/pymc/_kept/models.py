@@ -7,7 +7,7 @@ import functools
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -225,7 +225,14 @@ def _assigned(assign: Any, model: Model, step: object = None, methods: Any = Non
 def _compiled(compile_model: Any, model: Model, **given: Any) -> Any:
     """As ``compile_pymc_model`` of nutpie."""
     kept = _kept_of(model)
-    with rarely_collected(), without_c((given.get("backend") or "numba").upper()):
+    with lightly(given):
         if kept is None:
             return compile_model(model, **given)
         return kept.compiled(compile_model, given)
+
+
+@contextlib.contextmanager
+def lightly(given: Mapping[str, Any]) -> Iterator[None]:
+    """A context in which nutpie compiles a model by these arguments, at less cost."""
+    with rarely_collected(), without_c((given.get("backend") or "numba").upper()):
+        yield
