@@ -16,6 +16,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.tensor import TensorVariable, as_tensor
 from pytensor.tensor.math import variadic_add
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
 from synkhronos._compiling.data.lifted import lifted
@@ -118,12 +119,12 @@ def _refuse_random(shared: Sequence[SharedVariable]) -> None:
             raise Unkeyed(f"{variable.name or variable.type} is no array")
 
 
-def _of_lengths(variables: Collection[Variable]) -> list[np.ndarray]:
+def _of_lengths(variables: Collection[Variable]) -> list[object]:
     """The values that lengths of these may depend on: the key has other arrays as data only."""
     read = ancestors([v for v in variables if None in v.type.shape])
-    arrays = [v for v in read if isinstance(v.type, TensorType)]
-    shared = _values(v for v in arrays if isinstance(v, SharedVariable))
-    return [*shared, *(np.asarray(v.data) for v in arrays if isinstance(v, Constant))]
+    known = [v for v in read if not isinstance(v.type, RandomType)]
+    shared = _values(v for v in known if isinstance(v, SharedVariable))
+    return [*shared, *(v.data for v in known if isinstance(v, Constant))]
 
 
 def _values(shared: Any) -> list[np.ndarray]:
