@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -190,6 +191,9 @@ def test_processes_with_some_of_the_chains_fill_one_folder(
             found = nodes.joined(trees, model, {"chains": 2, "quiet": True})
             for group in ("posterior", "sample_stats", "warmup_posterior"):
                 assert found[group].to_dataset().equals(expected[group].to_dataset())
+            assert stored_chains.how_ended(found.posterior.attrs) == "returned"
+            nodes.joined(trees[:1], model, {"chains": 2, "quiet": True})
+            assert folder.ended == "interrupted"  # a process was killed, since it had no draws
             stored_chains.check_shared(StoredChains(folder), 2)
             shutil.rmtree(parts / "chain-1")  # on another node, without a common file system
             with pytest.raises(InputError, match="chain 1 was sampled on another node"):
@@ -385,6 +389,18 @@ def test_other_systems_are_refused_at_once(
     with pytest.raises(InputError, match=r"only Linux.*this is macOS"):
         begin(model, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_threads_leave_in_any_order(model: pm.Model, tmp_path: Path) -> None:
+    """One samples into a folder and one does not: nutpie's function is restored by the last."""
+    before, one, another = nutpie.sample, ExitStack(), ExitStack()
+    one.enter_context(stored_chains.sampling_into(tmp_path, model, {}))
+    another.enter_context(compiled_soon())
+    inside = nutpie.sample
+    one.close()
+    assert nutpie.sample is inside is not before
+    another.close()
+    assert nutpie.sample is before
 
 
 def test_a_stop_is_seen_before_each_block(

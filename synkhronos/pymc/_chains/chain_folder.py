@@ -97,6 +97,15 @@ class ChainFolder:
             files.replace(path, json.dumps(found))
         return found
 
+    @property
+    def ended(self) -> str:
+        """How the last call has ended, as far as it has."""
+        return str(self.calls[-1]["ended"])
+
+    @ended.setter
+    def ended(self, how: str) -> None:
+        self.calls[-1]["ended"] = how
+
     @contextlib.contextmanager
     def called(self) -> Iterator[None]:
         """A context that is one call, which is written down with what it found and how it ended."""

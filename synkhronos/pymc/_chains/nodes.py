@@ -30,7 +30,13 @@ from synkhronos._transport.processes.interpreter import lifeline, start_interpre
 from synkhronos._transport.processes.worker import signals_blocked
 from synkhronos._transport.serialization import pack_graph, unpack_graph
 from synkhronos.pymc._chains.progress import ChainProgress, ChainRecords
-from synkhronos.pymc._chains.stored_chains import StoredChains, check_shared, current, filled
+from synkhronos.pymc._chains.stored_chains import (
+    StoredChains,
+    check_shared,
+    current,
+    filled,
+    how_ended,
+)
 
 _LOOK_SECONDS = 0.05  # between two looks at the other nodes
 _RUNS, _FAILED = 1, 2  # counts that leaders send to the master
@@ -264,7 +270,11 @@ def joined(packed: Sequence[bytes], model: Model, arguments: Mapping[str, Any]) 
 def _of_folder(
     trees: Sequence[DataTree], stored: StoredChains, arguments: Mapping[str, Any]
 ) -> DataTree:
-    draws = max(tree["posterior"].sizes["draw"] for tree in trees)
+    posteriors = [tree["posterior"] for tree in trees]
+    draws = max(posterior.sizes["draw"] for posterior in posteriors)
+    returned = [how_ended(posterior.attrs) == "returned" for posterior in posteriors]
+    whole = sum(p.sizes["chain"] for p in posteriors) == arguments["chains"] and all(returned)
+    stored.folder.ended = "returned" if whole else "interrupted"
     return filled(trees[0], stored.folder, range(arguments["chains"]), draws)
 
 

@@ -9,13 +9,12 @@ number of calls that have made it.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -31,12 +30,12 @@ from synkhronos._compiling.progress import tell
 from synkhronos._compiling.terminal import is_terminal
 from synkhronos._errors import InputError
 from synkhronos._host.system import trouble
-from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._chains.blocks import TEXT, Block, StoredDraws, kinds_of, length_of
 from synkhronos.pymc._chains.chain_folder import ChainFolder, opened
 from synkhronos.pymc._chains.chain_settings import settings_of
 from synkhronos.pymc._chains.kernel import STATISTICS, UNCONSTRAINED, Kernel
 from synkhronos.pymc._chains.progress import ChainProgress, ShownChains, line_of
+from synkhronos.pymc._density.adaptation import sampled_by
 
 _LOOK_SECONDS, _LINE_SECONDS = 0.1, 60.0
 _WARMUP = "warmup_"
@@ -105,9 +104,9 @@ class StoredChains:
             if not draws:
                 raise
             tell(f"interrupted: {draws} draws of a chain are kept; the same call goes on with them")
-            self.folder.calls[-1]["ended"] = "interrupted"
+            self.folder.ended = "interrupted"
         else:
-            self.folder.calls[-1]["ended"] = "returned"
+            self.folder.ended = "returned"
         template = self._template(compiled, save_warmup, numbers)
         attrs = kernel.attributes(draws, tune, chains, self.folder.seed[0])
         template[STATISTICS].attrs.update(attrs)
@@ -156,6 +155,11 @@ class _Lines:
         if time.monotonic() >= self._next and not is_terminal(sys.stderr):
             self._next += _LINE_SECONDS
             tell(line_of(chains, self._found))
+
+
+def how_ended(attrs: Mapping[Hashable, Any]) -> str:
+    """How the call has ended that has returned a posterior with these attributes."""
+    return str(json.loads(attrs[_RUN])["calls"][-1]["ended"])
 
 
 def filled(template: DataTree, folder: ChainFolder, chains: Sequence[int], draws: int) -> DataTree:
@@ -360,8 +364,6 @@ def _end(pool: ThreadPoolExecutor, stop: threading.Event) -> None:
 
 
 _current: ContextVar[StoredChains | None] = ContextVar("_current", default=None)
-_lock, _inside = threading.Lock(), contextlib.ExitStack()
-_threads = [0]
 
 
 def current() -> StoredChains | None:
@@ -408,31 +410,7 @@ def sampling_into(
             settings = settings_of(model, given, adaptation)
             found = opened(folder, model, given.get("random_seed"), settings)
             folder = StoredChains(stack.enter_context(found))
-        stack.enter_context(_replaced())
+        stack.enter_context(sampled_by(folder.sample))
         token = _current.set(folder)
         stack.callback(_current.reset, token)
         yield
-
-
-@contextlib.contextmanager
-def _replaced() -> Iterator[None]:
-    """A context with our `nutpie.sample`; the last thread in it restores nutpie's."""
-    with _lock:
-        if not _threads[0]:
-            by = functools.partial(_sampled, NUTPIE.get("sample"))
-            _inside.callback(NUTPIE.replace({"sample": by}))
-        _threads[0] += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _threads[0] -= 1
-            if not _threads[0]:
-                _inside.close()
-
-
-def _sampled(sample: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    chains = _current.get()
-    if chains is None:
-        return sample(*args, **kwargs)
-    return chains.sample(sample, *args, **kwargs)

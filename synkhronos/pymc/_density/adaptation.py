@@ -1,6 +1,7 @@
 """The argument `adaptation` of sampling: its check, and the short warm-up that chooses for "auto".
 
-`pm.sample` calls ``nutpie.sample`` deep inside. In `adapted` this chooses first.
+`pm.sample` calls ``nutpie.sample`` deep inside. In `adapted` this chooses first, and in
+`sampled_by` another function samples. One function does both: threads may leave in any order.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import Context, ContextVar
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from synkhronos._checks import shown
 from synkhronos._compiling.progress import tell
 from synkhronos._errors import InputError
+from synkhronos._libraries.library import Replacing
+from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._density.estimate import DRAWS, TUNE
 from synkhronos.pymc._density.metric import (
     CHAINS,
@@ -41,6 +44,7 @@ _DEPTH = 5  # of its trees
 _STUCK = 0.9  # of the draws of a chain diverge
 
 _asked: ContextVar[Auto | None] = ContextVar("_asked", default=None)
+_by: ContextVar[Callable[..., Any] | None] = ContextVar("_by", default=None)
 
 
 def check_adaptation(asked: str | None, given: Mapping[str, Any]) -> str | None:
@@ -93,14 +97,32 @@ def adapted(auto: Auto | None) -> Iterator[None]:
         _asked.reset(token)
 
 
+@contextlib.contextmanager
+def sampled_by(function: Callable[..., Any]) -> Iterator[None]:
+    """A context in which this function samples in place of nutpie's, which it gets first.
+
+    Raises
+    ------
+    NameGone
+    """
+    NUTPIE.get("sample")
+    token = _by.set(function)
+    try:
+        with replaced:
+            yield
+    finally:
+        _by.reset(token)
+
+
 def choosing(sample: Callable[..., Any]) -> Callable[..., Any]:
-    """``nutpie.sample`` which chooses in `adapted`."""
+    """``nutpie.sample`` which chooses in `adapted`, and samples by what `sampled_by` names."""
 
     @functools.wraps(sample)
     def sample_chosen(compiled: Any, **given: Any) -> Any:
-        auto = _asked.get()
+        auto, by = _asked.get(), _by.get()
+        sampled = sample if by is None else functools.partial(by, sample)
         if auto is None or "adaptation" in given:
-            return sample(compiled, **given)
+            return sampled(compiled, **given)
         draws = given.get("draws") or DRAWS
         tune = TUNE if given.get("tune") is None else given["tune"]
         cores = min(CHAINS, given.get("cores") or CHAINS)
@@ -108,7 +130,7 @@ def choosing(sample: Callable[..., Any]) -> Callable[..., Any]:
         choose = functools.partial(_kept_or_diag, auto, (auto.seconds, draws, tune), find)
         found = choose() if auto.of_run is None else auto.of_run(choose)
         tell(str(found))
-        tree = sample(compiled, adaptation=found.name, **given)
+        tree = sampled(compiled, adaptation=found.name, **given)
         if found.name == DIAG or not (stuck := _stuck(tree)):
             return tree
         left = f"{LOW_RANK} has left {stuck} of {len(tree.posterior.chain)} chains stuck"
@@ -116,9 +138,13 @@ def choosing(sample: Callable[..., Any]) -> Callable[..., Any]:
             tell(f'{left}, and their draws are in the folder: give another one, and "{DIAG}"')
             return tree
         tell(f"{left}: diag again")
-        return sample(compiled, adaptation=DIAG, **given)
+        return sampled(compiled, adaptation=DIAG, **given)
 
     return sample_chosen
+
+
+# a context in which nutpie samples so
+replaced = Replacing(lambda: NUTPIE.replace({"sample": choosing(NUTPIE.get("sample"))}))
 
 
 def _kept_or_diag(auto: Auto, key: Sequence[object], find: Callable[[], Choice]) -> Choice:
@@ -152,9 +178,7 @@ def choice_for(
     known = without_warmup(int(compiled.n_dim), seconds, draws, tune)
     if known is not None:
         return known
-    # in a context of its own, in which this call samples into no folder
-    find = functools.partial(_short_warmup, sample, compiled, draws_of_warmup(draws, tune), cores)
-    warmup = Context().run(find)
+    warmup = _short_warmup(sample, compiled, draws_of_warmup(draws, tune), cores)
     return choice(warmup, seconds, draws, tune)
 
 

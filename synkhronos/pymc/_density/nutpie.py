@@ -31,7 +31,7 @@ from synkhronos._compiling.lean.mode import with_lean
 from synkhronos._libraries.library import NameGone, optional_gain, usable
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
-from synkhronos.pymc._density.adaptation import choice_for, choosing
+from synkhronos.pymc._density.adaptation import choice_for, replaced
 from synkhronos.pymc._density.functions import compiled_as_in_groups
 from synkhronos.pymc._density.late_arviz import import_nutpie
 from synkhronos.pymc._density.step_methods import ASSIGN, ModelWithGraph, StepMethods
@@ -92,8 +92,7 @@ def compiled_soon() -> Iterator[None]:
                 _inside.step_methods = StepMethods()
                 _inside.callback(PYMC.replace({ASSIGN: _inside.step_methods.assigned}))
             _inside.callback(NUTPIE.replace({_COMPILE: _soon()}))
-            with optional_gain():
-                _inside.callback(NUTPIE.replace({"sample": choosing(NUTPIE.get("sample"))}))
+            _inside.enter_context(replaced)
         _inside.threads += 1
     try:
         yield
