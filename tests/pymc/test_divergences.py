@@ -255,6 +255,33 @@ def test_sample_tells_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     assert not told({"compute_convergence_checks": False}, run, caplog)
 
 
+def test_of_draws_on_the_disk_a_bounded_number_is_read(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line counts all divergences, and says what those among evenly spaced draws come with."""
+    run, read = recorded("schools"), []
+    explained = explanation.explained
+
+    def recording(tree: DataTree, model: pm.Model) -> explanation.Divergences:
+        read.append(tree.posterior.sizes["draw"])
+        return explained(tree, model)
+
+    monkeypatch.setattr(explanation, "explained", recording)
+    count, whole = int(run["sample_stats"]["diverging"].sum()), run.posterior.sizes["draw"]
+    numbers = sum(run.posterior[rv.name].size for rv in schools().free_RVs)
+    for most, draws, words in (
+        (numbers, whole, f"{count} divergences come with low values of the scale of theta (tau)"),
+        (numbers // 2, whole // 2, f"{count} divergences come with low values of the scale of"),
+        (20, 0, f"{count} draws diverge: synk.pymc.explain_divergences reads all of them"),
+    ):
+        monkeypatch.setattr(explanation, "_MOST_READ", most)
+        with caplog.at_level(logging.INFO, "synkhronos"):
+            caplog.clear()
+            explanation.tell_of_divergences(run, schools(), on_disk=True)
+        assert words in caplog.text
+        assert read.pop() <= draws + 1
+
+
 def test_sample_is_silent_if_few_draws_diverge_or_it_does_not_know(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

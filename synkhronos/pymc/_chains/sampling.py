@@ -294,7 +294,7 @@ def sample(
     with silent(quiet), keeping(wanted), sampling_into(folder, model, kwargs, adaptation):
         found = _sample(model, dim, chains, cores, asked, kwargs)
         if kwargs.get("compute_convergence_checks", True):
-            tell_of_divergences(found, model)
+            tell_of_divergences(found, model, on_disk=folder is not None)
         return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pymc import Model
@@ -21,6 +21,7 @@ log = logging.getLogger("synkhronos")
 
 _FEWEST = 10  # divergences; the mean rank of fewer says little
 _MOST_PLACES = 10
+_MOST_READ = 4_000_000  # numbers of draws that stay on the disk, in 32 MB
 
 
 @dataclass(frozen=True)
@@ -186,19 +187,32 @@ def explain_divergences(idata: DataTree, model: Model | None = None) -> Divergen
     return explained(idata, modelcontext(model))
 
 
-def tell_of_divergences(result: Any, model: Model) -> None:
+def tell_of_divergences(result: Any, model: Model, on_disk: bool = False) -> None:
     """Tell in one line what the divergences come with, if a sampler's result has more than a few.
 
-    Nothing is raised: it would lose the draws.
+    Of draws that are on the disk, a bounded number is read. Nothing is raised: it would lose the
+    draws.
     """
     try:
         stats = result.get("sample_stats") if isinstance(result, DataTree) else None
-        if stats and "diverging" in stats and int(stats["diverging"].sum()) >= _FEWEST:
-            found = explained(result, model)
+        if stats and "diverging" in stats and (count := int(stats["diverging"].sum())) >= _FEWEST:
+            found = explained(_spaced(result, model) if on_disk else result, model)
             if not found.are_few:
-                tell(f"{found.said} (see synk.pymc.explain_divergences)")
+                said = replace(found, count=count).said
+                tell(f"{said} (see synk.pymc.explain_divergences)")
+            elif on_disk:
+                tell(f"{count:,} draws diverge: synk.pymc.explain_divergences reads all of them")
     except Exception:
         log.debug("divergences are not explained", exc_info=True)
+
+
+def _spaced(tree: DataTree, model: Model) -> DataTree:
+    """Evenly spaced draws of a tree: divergences among them are a fair share of all."""
+    posterior = tree["posterior"]
+    numbers = sum(posterior[v.name].size for v in model.free_RVs if v.name in posterior)
+    every = slice(None, None, max(1, -(-numbers // _MOST_READ)))
+    groups = {name: tree[name].to_dataset() for name in ("posterior", "sample_stats")}
+    return DataTree.from_dict({name: group.isel(draw=every) for name, group in groups.items()})
 
 
 def explained(tree: DataTree, model: Model) -> Divergences:
