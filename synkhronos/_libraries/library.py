@@ -9,6 +9,7 @@ import itertools
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
@@ -20,6 +21,8 @@ from typing import Any
 from synkhronos._errors import VersionWarning
 from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._warnings import warn
+
+replacing = ForkSafeLock()  # of all libraries; it is held where a function is read to be wrapped
 
 
 class NameGone(ImportError):
@@ -47,6 +50,8 @@ class Library:
             for module, _, listed in (place.partition(":") for place in places)
             for name in listed.split()
         }
+        # what each name has had, the last one on top of the one that it replaced
+        self._layers: dict[str, list[object]] = {}
         self._places = {re.split("[:.]", place)[-1]: place for place in self.lost}
 
     def get(self, name: str) -> Any:
@@ -95,16 +100,33 @@ class Library:
         setattr(thing, name, value)
 
     def replace(self, functions: Mapping[str, object]) -> Callable[[], None]:
-        """Replace functions, all or none; returns what restores them, or raises NameGone."""
-        found = [self._found(self._place(name)) for name in functions]
-        before = [getattr(*each) for each in found]
+        """Replace functions, all or none; returns what restores them, or raises NameGone.
 
-        def put(values: Sequence[object]) -> None:
-            for each, value in zip(found, values, strict=True):
-                setattr(*each, value)
+        Functions may be restored in any order: those that were put in place later stay.
+        """
+        with replacing.held():
+            found = {name: self._found(self._place(name)) for name in functions}
+            for name, each in found.items():
+                if not (layers := self._layers.get(name)) or layers[-1] is not getattr(*each):
+                    self._layers[name] = [getattr(*each)]
+                self._layers[name].append(functions[name])
+                setattr(*each, functions[name])
+            mine = {name: self._layers[name] for name in functions}
 
-        put(list(functions.values()))
-        return functools.partial(put, before)
+        def restore() -> None:
+            with replacing.held():
+                for name, layers in mine.items():
+                    if layers[-1] is functions[name]:
+                        setattr(*found[name], layers[-2])
+                    del layers[next(i for i, each in enumerate(layers) if each is functions[name])]
+
+        return restore
+
+    def is_in_place(self, name: str, function: object) -> bool:
+        """Whether a function has been put in place of the name, also if others are around it."""
+        with replacing.held():
+            layers = self._layers.get(name, [None])
+            return layers[-1] is self.get(name) and function in layers
 
     def _place(self, name: str) -> str:
         if name not in self._places:
@@ -131,6 +153,10 @@ class Library:
         )
 
 
+class _Here(threading.local):
+    depth = 0
+
+
 class Replacing:
     """A context in which names or settings of the process are replaced.
 
@@ -148,6 +174,7 @@ class Replacing:
         self._replace = replace
         self._lock, self._threads = ForkSafeLock(), 0
         self._undo = contextlib.ExitStack()
+        self._here = _Here()
         if hasattr(os, "register_at_fork"):  # Windows has no forks
             os.register_at_fork(after_in_child=self._part)
 
@@ -157,8 +184,15 @@ class Replacing:
                 with optional_gain():
                     self._undo.callback(self._replace())
             self._threads += 1
+        self._here.depth += 1
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this thread is in the context."""
+        return self._here.depth > 0
 
     def __exit__(self, *_: object) -> None:
+        self._here.depth -= 1
         with self._lock.held():
             if self._threads == 1:
                 self._undo.close()

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import kept_function
@@ -62,6 +63,7 @@ def test_a_function_that_was_made_before(keeping: Folder, request: Any) -> None:
 FRESH = """
 import sys
 from pathlib import Path
+from types import ModuleType
 from synkhronos._compiling.kept import folder
 folder.place = lambda: Path(sys.argv[1])
 sys.path.append(sys.argv[2])
@@ -336,3 +338,20 @@ def test_a_graph_in_an_exact_order_is_not_kept(keeping: Folder) -> None:
         f = pytensor.function([x], outputs, mode=MODE)
         assert f.maker.kept is not None
     assert keeping.size()[0] == 0
+
+
+def test_numba_that_another_thread_imports_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = ModuleType("numba")
+    monkeypatch.setitem(sys.modules, "numba", theirs)
+    for name in ("numba", "numba.core.serialize"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    def pickled(_: object) -> bytes:
+        sys.modules["numba"] = theirs
+        return b""
+
+    monkeypatch.setattr(machine_code, "pickled", pickled)
+    monkeypatch.setattr(machine_code.ctypes, "PYFUNCTYPE", lambda *_: lambda _: lambda *_: None)
+    machine_code._lend_unpickling(0)
+    assert sys.modules["numba"] is theirs
+    assert "numba.core.serialize" not in sys.modules

@@ -149,6 +149,21 @@ def test_functions_are_replaced_together_or_not_at_all(monkeypatch: pytest.Monke
         library.get("d")
 
 
+def test_functions_are_restored_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was put in place later stays; nothing that was restored comes back."""
+    owner = SimpleNamespace(a=1)
+    monkeypatch.setitem(sys.modules, "numba.owner", owner)  # type: ignore[arg-type]
+    library = Library("numba", "1", {"all": ("numba.owner:a",)})
+    restores = [library.replace({"a": value}) for value in (2, 3, 4)]
+    restores[0]()
+    assert owner.a == 4
+    assert [library.is_in_place("a", value) for value in (2, 3)] == [False, True]
+    restores[2]()
+    assert owner.a == 3
+    restores[1]()
+    assert owner.a == 1
+
+
 def test_a_library_that_is_not_there_is_not_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nutpie", None)
     library = Library("nutpie", "1", {"all": ("nutpie.sample:one",)})

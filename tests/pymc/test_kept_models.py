@@ -419,6 +419,24 @@ def test_a_copy_is_read_anew_when_nutpie_compiles_it(
     assert before != after
 
 
+def test_copies_are_led_also_if_another_model_was_being_sampled(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Functions that are replaced for good stay when those of a call are restored."""
+    monkeypatch.setattr(copies, "_put", {})  # as if no copy had been made in this process
+    monkeypatch.setattr(mcmc, "assign_step_methods", mcmc.assign_step_methods)
+    monkeypatch.setattr(nutpie, "compile_pymc_model", nutpie.compile_pymc_model)
+    with models.leading(models.kept_model(kept_models.built("schools"))):
+        copies.lead_copies()
+        copies.lead_copies()
+        put = dict(copies._put)
+    assert mcmc.assign_step_methods is put["assign_step_methods"]
+    assert nutpie.compile_pymc_model is put["compile_pymc_model"]
+    with models.leading(models.kept_model(kept_models.built("schools"))):
+        copies.lead_copies()
+    assert copies._put == put
+
+
 def test_keys_of_a_model_are_the_same_with_c_and_without(folder: Folder) -> None:
     """PyMC asks for them where C is on, and nutpie where it is off."""
     found = []

@@ -14,7 +14,7 @@ import arviz_base
 import pytest
 from user_scripts import run_script
 
-from synkhronos.pymc._density import late_arviz
+from synkhronos.pymc._density import late_arviz, late_numba
 from synkhronos.pymc._density.late_arviz import import_nutpie
 
 NUTPIE = """
@@ -172,3 +172,22 @@ def test_nutpie_imports_arviz_itself(monkeypatch: pytest.MonkeyPatch, first: str
 
 def gone(name: str) -> str:
     raise late_arviz.PackageNotFoundError(name)
+
+
+def test_numba_that_another_thread_has_begun_to_import_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("nutpie", "numba", "numba.extending"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    theirs = ModuleType("numba")
+
+    class MadeMeanwhile(ModuleType):
+        def __init__(self, name: str) -> None:
+            super().__init__(name)
+            monkeypatch.setitem(sys.modules, "numba", theirs)
+
+    monkeypatch.setattr(late_numba, "_LateNumba", MadeMeanwhile)
+    with late_numba.numba_late():
+        assert sys.modules["numba"] is theirs
+        assert "numba.extending" not in sys.modules
+    assert sys.modules["numba"] is theirs

@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from modes import FAST
+from pymc import pytensorf
 from pytensor.compile.mode import Mode, predefined_modes
 from pytensor.raise_op import Assert
 from user_scripts import run_script
@@ -24,11 +26,13 @@ nutpie = pytest.importorskip("nutpie", reason="nutpie is not installed")
 from nutpie import compile_pymc  # noqa: E402
 
 import synkhronos as synk  # noqa: E402
+from synkhronos._compiling.kept.functions import KeptMode  # noqa: E402
 from synkhronos._compiling.kept.machine_code import CFunction  # noqa: E402
 from synkhronos._compiling.lean.closed import ClosedLinker  # noqa: E402
 from synkhronos._compiling.lean.mode import with_lean  # noqa: E402
 from synkhronos._libraries.library import tell  # noqa: E402
 from synkhronos.pymc._density import nutpie as _nutpie  # noqa: E402
+from synkhronos.pymc._density.functions import compiled_as_in_groups  # noqa: E402
 from synkhronos.pymc._density.nutpie import compiled_soon  # noqa: E402
 
 NAMES = ("_compile_pymc_model_numba", "_make_functions")
@@ -154,6 +158,43 @@ def test_threads_that_overlap_restore_nutpie() -> None:
     assert state() == inside != before
     second.__exit__(None, None, None)
     assert state() == before
+
+
+def test_the_mode_is_that_of_groups_for_nutpie_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of the user, or one for JAX, is compiled as ever meanwhile."""
+    plain, modes = predefined_modes["NUMBA"], []
+    monkeypatch.setattr(compile_pymc, "_make_functions", lambda _, mode: modes.append(mode))
+    with _nutpie._in_mode_of_groups():
+        assert predefined_modes["NUMBA"] is plain
+        for mode in ("NUMBA", "JAX"):
+            compile_pymc._make_functions(None, mode=mode)
+    assert isinstance(modes[0].linker, ClosedLinker)
+    assert modes[1] == "JAX"
+
+
+def test_functions_of_pymc_are_those_of_groups_in_the_thread_that_asks() -> None:
+    asked, leave = threading.Event(), threading.Event()
+
+    def ask() -> None:
+        with compiled_as_in_groups:
+            asked.set()
+            leave.wait(60)
+
+    def is_kept() -> bool:
+        given = predefined_modes["NUMBA"]
+        return isinstance(pytensorf.Mode(given.linker, given.provided_optimizer), KeptMode)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert asked.wait(60)
+    assert pytensorf.Mode is not Mode
+    assert not is_kept()
+    with compiled_as_in_groups:
+        assert is_kept()
+    assert not is_kept()
+    leave.set()
+    thread.join()
+    assert pytensorf.Mode is Mode
 
 
 @pytest.mark.thorough  # numba compiles nutpie's C functions

@@ -340,13 +340,15 @@ def _lend_unpickling(address: int) -> None:
     lender = ModuleType(name)
     vars(lender)["_numba_unpickle"] = _object_of
     call = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p)
-    nothing, lent = pickled(None), {name: lender, name.partition(".")[0]: lender}
-    sys.modules |= lent
+    nothing, names = pickled(None), (name.partition(".")[0], name)
+    for each in names:  # another thread may import numba at any time: what it imports stays
+        sys.modules.setdefault(each, lender)
     try:
         call(address)(nothing, len(nothing), bytes(_DIGEST))
     finally:
-        for each in lent:
-            del sys.modules[each]
+        for each in names:
+            if sys.modules.get(each) is lender:
+                del sys.modules[each]
 
 
 @functools.cache

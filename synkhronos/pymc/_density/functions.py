@@ -16,8 +16,8 @@ from synkhronos._compiling.lean.mode import lean
 from synkhronos._libraries.library import Replacing
 from synkhronos._libraries.pymc import PYMC
 
-# A context in which all functions that PyMC compiles in mode NUMBA are compiled as those of groups:
-# they are kept for later runs, and their bits do not depend on what caches hold.
+# A context in which all functions that PyMC compiles in mode NUMBA in this thread are compiled as
+# those of groups: they are kept for later runs, and their bits do not depend on what caches hold.
 compiled_as_in_groups = Replacing(lambda: PYMC.replace({"Mode": _mode}))
 
 
@@ -29,4 +29,5 @@ def compiled(compile_fn: Callable[..., Any], outputs: Any, mode: object, **given
 
 @functools.wraps(Mode, updated=())
 def _mode(*args: Any, **named: Any) -> Any:
-    return lean(Mode(*args, **named))
+    made = Mode(*args, **named)
+    return lean(made) if compiled_as_in_groups.is_here else made

@@ -13,9 +13,11 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._libraries.numba import NUMBA
 
 _NUMBA, _EXTENDING = "numba", "numba.extending"
+_lock = ForkSafeLock()
 
 
 class _LateIntrinsic:
@@ -46,20 +48,22 @@ class _LateNumba(ModuleType):
 
 
 def _remove_stand_ins() -> None:
-    for name in (_NUMBA, _EXTENDING):
-        if isinstance(sys.modules.get(name), _LateNumba):
-            del sys.modules[name]
+    with _lock.held():  # else another thread may remove one, and import numba, before it is deleted
+        for name in (_NUMBA, _EXTENDING):
+            if isinstance(sys.modules.get(name), _LateNumba):
+                del sys.modules[name]
 
 
 @contextlib.contextmanager
 def numba_late() -> Iterator[None]:
     """A context in which the first import of nutpie does not import numba."""
-    if {_NUMBA, "nutpie"} & sys.modules.keys():
-        yield
-        return
     package, extending = _LateNumba(_NUMBA), _LateNumba(_EXTENDING)
     vars(extending)["intrinsic"] = _LateIntrinsic
-    sys.modules |= {_NUMBA: package, _EXTENDING: extending}
+    # one step: another thread may import numba at any time
+    if "nutpie" in sys.modules or sys.modules.setdefault(_NUMBA, package) is not package:
+        yield
+        return
+    sys.modules.setdefault(_EXTENDING, extending)
     try:
         yield
     finally:

@@ -21,14 +21,14 @@ from uuid import uuid4
 import numpy as np
 from pymc import Model
 from pymc.sampling import sample as pm_sample
-from pytensor.compile.mode import Mode, predefined_modes
+from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.basic import Variable
 
 from synkhronos._compiling.data.lifted import lifted
 from synkhronos._compiling.data.once import values_of
 from synkhronos._compiling.lean.closed import ClosedLinker
 from synkhronos._compiling.lean.mode import with_lean
-from synkhronos._libraries.library import NameGone, optional_gain, usable
+from synkhronos._libraries.library import NameGone, optional_gain, replacing, usable
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._density.adaptation import choice_for, replaced
@@ -86,7 +86,7 @@ def compiled_soon() -> Iterator[None]:
     if not _is_known():
         yield
         return
-    with _lock:
+    with _lock, replacing.held():
         if not _inside:
             with optional_gain():
                 _inside.step_methods = StepMethods()
@@ -155,13 +155,19 @@ def _soon() -> Callable[..., object]:
 
 @contextmanager
 def _in_mode_of_groups() -> Iterator[None]:
-    """Compile for mode NUMBA as groups do, in all threads of the process."""
-    mode = predefined_modes[_MODE]
-    predefined_modes[_MODE] = with_lean(Mode(ClosedLinker(), mode.provided_optimizer))
+    """Let nutpie compile for mode NUMBA as groups do; one thread at a time is in it."""
+    make = NUTPIE.get("_make_functions")
+    mode = with_lean(Mode(ClosedLinker(), get_mode(_MODE).provided_optimizer))
+
+    @functools.wraps(make)
+    def make_in_mode(model: Model, **given: Any) -> object:
+        return make(model, **{**given, "mode": mode if given["mode"] == _MODE else given["mode"]})
+
+    restore = NUTPIE.replace({"_make_functions": make_in_mode})
     try:
         yield
     finally:
-        predefined_modes[_MODE] = mode
+        restore()
 
 
 def _compiled(

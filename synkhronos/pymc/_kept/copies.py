@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 from pymc import Model
 
-from synkhronos._libraries.library import Library, optional_gain
+from synkhronos._libraries.library import Library, optional_gain, replacing
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._density.late_arviz import import_nutpie
 from synkhronos.pymc._density.nutpie import compiled_soon
 from synkhronos.pymc._kept.models import kept_model, lightly
 
-_lock = threading.Lock()
+_put: dict[str, object] = {}  # what leads copies, by the names that it has replaced
 
 
 def lead_copies() -> None:
@@ -30,10 +29,11 @@ def lead_copies() -> None:
 
 def _replace(library: Library, name: str, by: Callable[..., Any]) -> None:
     """Replace a function for good, once."""
-    with _lock, optional_gain():
-        function = library.get(name)
-        if not hasattr(function, "__wrapped__"):
-            library.replace({name: functools.wraps(function)(functools.partial(by, function))})
+    with replacing.held(), optional_gain():
+        if not library.is_in_place(name, _put.get(name)):
+            function = library.get(name)
+            _put[name] = functools.wraps(function)(functools.partial(by, function))
+            library.replace({name: _put[name]})
 
 
 def _is_copy(model: Model) -> bool:

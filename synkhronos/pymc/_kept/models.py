@@ -18,7 +18,7 @@ from synkhronos._compiling.kept.folder import Folder, kept_folder
 from synkhronos._compiling.kept.keys import Unkeyed, graph_key
 from synkhronos._compiling.lean.mode import without_c
 from synkhronos._compiling.memory import rarely_collected
-from synkhronos._libraries.library import Library, optional_gain
+from synkhronos._libraries.library import Library, optional_gain, replacing
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._density.nutpie import compiled_soon
@@ -203,7 +203,7 @@ def leading(kept: KeptModel | None) -> Iterator[None]:
 
 
 def _replace(library: Library, name: str, by: Callable[..., Any]) -> None:
-    with optional_gain():
+    with optional_gain(), replacing.held():
         function = functools.partial(by, library.get(name))
         _functions.callback(library.replace({name: function}))
 
