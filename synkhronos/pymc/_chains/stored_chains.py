@@ -403,7 +403,7 @@ def sampling_into(
             "leave one of them out"
         )
     if why := trouble():
-        raise InputError(f"folder=: only Linux can lock and show a run; leave folder out, or {why}")
+        raise InputError(f"folder=: leave it out, since only Linux locks a folder; {why}")
     given["nuts_sampler"] = "nutpie"
     with contextlib.ExitStack() as stack:
         if not isinstance(folder, StoredChains):  # which a process with some of the chains gets
