@@ -60,7 +60,7 @@ def followed(what: str) -> str:
     with pm.Model() as model:
         kept_models.walk()
         pm.Deterministic("twice", 2 * pm.math.tanh(model["level"]))
-    level = np.random.default_rng(0).normal(size=(2, 3, 40))
+    level = np.random.default_rng(0).normal(size=(2, 3, len(kept_models._Y)))
     posterior = xr.Dataset({"level": (("chain", "draw", "level_dim_0"), level)})
     tree = xr.DataTree.from_dict({"posterior": posterior})
     if what == "likelihood":

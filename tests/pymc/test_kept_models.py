@@ -30,10 +30,11 @@ from user_scripts import LIMIT
 import synkhronos as synk
 from synkhronos._compiling.data.lifted import Data
 from synkhronos._compiling.kept.folder import Folder
-from synkhronos._compiling.kept.keys import Unkeyed
+from synkhronos._compiling.kept.keys import Unkeyed, graph_key
 from synkhronos.pymc._chains import sampling
 from synkhronos.pymc._density import step_methods
 from synkhronos.pymc._density.nutpie import compiled_soon
+from synkhronos.pymc._density.op import DividedLogp
 from synkhronos.pymc._kept import copies, entry, graphs, models
 from synkhronos.pymc._kept.graphs import Graphs
 from synkhronos.pymc._map.compilations import Compilations
@@ -568,6 +569,17 @@ def test_a_model_with_large_arrays_is_kept(
     first = kept_models.digest(model, chains=1)
     assert kept_models.digest(model, chains=1) == first
     assert len(compiled) == 1
+
+
+def test_a_graph_of_a_divided_likelihood_is_not_kept() -> None:
+    """Numbers of likelihoods begin at 0 in each process, which may divide another model."""
+
+    def evaluated(*_: object) -> None: ...
+
+    theta = pt.dvector("theta")
+    value = DividedLogp(evaluated)(theta)[0]  # type: ignore[arg-type]
+    with pytest.raises(Unkeyed, match="DividedLogp stands for something of this process"):
+        graph_key([theta], [value + theta.sum()])
 
 
 KINDS = (

@@ -300,6 +300,8 @@ class _Contents:
 
     def _operation(self, op: Op) -> bytes:
         """An operation by what it is compared by, or else by all that it has."""
+        if getattr(op, "is_of_process", False):
+            raise Unkeyed(f"{type(op).__name__} stands for something of this process")
         has: dict[str, object] = {}
         if (props := getattr(type(op), "__props__", None)) is not None:
             has = {name: getattr(op, name) for name in props}

@@ -48,6 +48,7 @@ class DividedLogp(Op):
     """
 
     __props__ = ("number", "gradient")
+    is_of_process = True  # another one has the number for another likelihood: no graph is kept
 
     def __init__(self, evaluator: Evaluation, gradient: bool = True) -> None:
         # ``evaluator(theta, latents, gradient) -> (flat, gradients)``, see `GroupLikelihood`
