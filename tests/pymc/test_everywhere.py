@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import logging
 import os
@@ -25,7 +26,7 @@ from test_bambi import built
 
 import synkhronos as synk
 from synkhronos.pymc._chains import sampling
-from synkhronos.pymc._everywhere import everywhere
+from synkhronos.pymc._everywhere import everywhere, script
 
 NAMES = [
     (module, name)
@@ -325,8 +326,38 @@ def test_forks_have_a_state_of_their_own() -> None:
     opened.close()
 
 
+def test_pymc_is_found_until_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may look PyMC up first, and may fail to import it."""
+    (tmp_path / "found_late.py").write_text("import sys\nassert sys.ready")
+    opened: list[bool] = []
+    monkeypatch.setattr(script, "_PYMC", "found_late")
+    monkeypatch.setattr(synk.pymc, "everywhere", lambda: opened.append(True))
+    monkeypatch.setattr(sys, "meta_path", [finder := script._WhenImported(), *sys.meta_path])
+    monkeypatch.setattr(sys, "ready", False, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    early = [importlib.util.find_spec("found_late") for _ in range(2)]
+    with pytest.raises(AssertionError):
+        importlib.import_module("found_late")
+    assert not opened
+    monkeypatch.setattr(sys, "ready", True)
+    try:
+        module = importlib.import_module("found_late")
+    finally:
+        sys.modules.pop("found_late", None)
+    assert opened == [True]
+    assert finder not in sys.meta_path
+    for spec in early:
+        assert spec is not None
+        assert spec.loader is not None
+        spec.loader.exec_module(module)
+    assert opened == [True]
+
+
 SCRIPT = """
-import os, sys
+import importlib.util, os, sys
+assert importlib.util.find_spec("pymc").name == "pymc"
 assert "pymc" not in sys.modules
 from pymc import sample
 import pymc
@@ -370,9 +401,9 @@ def test_that_fails(): assert False
 @pytest.mark.thorough
 def test_tests_of_others_are_run_twice_and_differences_are_listed(tmp_path: Path) -> None:
     (tmp_path / "test_others.py").write_text(OTHERS)
-    script = Path(__file__).parents[1] / "others.py"
+    others = Path(__file__).parents[1] / "others.py"
     done = subprocess.run(
-        [sys.executable, "-P", str(script), str(tmp_path)],
+        [sys.executable, "-P", str(others), str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=120,

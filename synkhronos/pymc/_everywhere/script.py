@@ -7,7 +7,7 @@ numba read when they are imported.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import runpy
 import sys
 from collections.abc import Sequence
@@ -20,22 +20,25 @@ _PYMC = "pymc"
 
 
 class _WhenImported(MetaPathFinder):
-    """Finds PyMC, once, as the other finders do; its import ends with `everywhere`."""
+    """Finds PyMC as the other finders do; its first import ends with `everywhere`."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of PyMC."""
+        """The spec of PyMC; a program may ask for it, and import PyMC later or never."""
         if name != _PYMC:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next(filter(None, specs), None)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def load_and_open(module: ModuleType) -> None:
                 load(module)
-                importlib.import_module("synkhronos.pymc").everywhere()
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    importlib.import_module("synkhronos.pymc").everywhere()
 
             spec.loader.exec_module = load_and_open
         return spec
