@@ -248,6 +248,13 @@ def test_an_interrupt_of_the_warmup_ends_it_and_the_call() -> None:
         ("auto", {"mass_matrix_eigval_cutoff": 3.0}, 'is an option of adaptation="low_rank"'),
         (None, {"mass_matrix_gamma": 1e-3}, 'adaptation="diag" was asked for'),
         ("diag", {"adaptation": "low_rank"}, "name the metric once"),
+        ("diag", {"adaptation": "auto"}, "name the metric once"),
+        (
+            "low_rank",
+            {"use_grad_based_mass_matrix": False},
+            'nuts={"use_grad_based_mass_matrix": False}: name the metric once',
+        ),
+        (None, {"sampler": "mclmc", "mass_matrix_gamma": 1e-3}, 'adaptation="diag" was asked for'),
     ],
 )
 def test_what_is_not_possible_is_said_before_compiling(
@@ -272,7 +279,10 @@ def test_what_the_user_of_nutpie_names_is_obeyed() -> None:
     assert check_adaptation(AUTO, {"nuts": nuts}) == "low_rank"
     assert check_adaptation("low_rank", {"nuts": nuts}) == "low_rank"
     assert check_adaptation(AUTO, {"nuts": {"adaptation": "flow"}}) == "flow"
+    assert check_adaptation(AUTO, {"nuts": {"use_grad_based_mass_matrix": False}}) is None
     assert check_adaptation(AUTO, {"nuts": {"sampler": "mclmc"}}) is None
+    assert check_adaptation("low_rank", {"nuts": {"sampler": "mclmc"}}) == "low_rank"
+    assert check_adaptation(AUTO, {"nuts": {"sampler": "nuts"}}) == AUTO
     assert check_adaptation(AUTO, {}) == AUTO
     assert check_adaptation(None, {}) is None
 
@@ -300,10 +310,14 @@ def test_the_argument_reaches_nutpie(arguments: list[tuple[Any, Auto | None]]) -
     synk.pymc.sample(tilted(), quiet=True, **given)
     synk.pymc.sample(tilted(), adaptation=AUTO, quiet=True, **given)
     Sampled(lambda _: tilted(), given | {"adaptation": AUTO}, 1)(1, seed)
-    *first, plain, auto, mapped = arguments
+    asked = {"target_accept": 0.9, "adaptation": AUTO}  # in nutpie's own argument
+    synk.pymc.sample(tilted(), quiet=True, **given | {"nuts": asked})
+    Sampled(lambda _: tilted(), given | {"nuts": asked}, 1)(1, seed)
+    assert asked["adaptation"] == AUTO
+    *first, plain, auto, mapped, by_nuts, mapped_by_nuts = arguments
     assert first == [(named, None)] * 2
     assert plain == (given["nuts"], None)
-    for nuts, choice_of in (auto, mapped):
+    for nuts, choice_of in (auto, mapped, by_nuts, mapped_by_nuts):
         assert nuts == given["nuts"]
         assert choice_of is not None
     assert auto[1] is not None

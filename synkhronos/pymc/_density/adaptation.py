@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -36,9 +36,8 @@ log = logging.getLogger("synkhronos")
 AUTO = "auto"
 ADAPTATIONS = (AUTO, DIAG, "draw_diag", LOW_RANK)
 _OF_LOW_RANK = {"mass_matrix_eigval_cutoff", "mass_matrix_gamma"}
-# nutpie's older arguments that name a metric, and one that names another sampler
+# nutpie's older arguments that name a metric
 _OLD_NAMES = {"low_rank_modified_mass_matrix", "transform_adapt", "use_grad_based_mass_matrix"}
-_OLD_NAMES |= {"sampler"}
 _SEED = 1  # of the short warm-up: the choice is that of the model, whatever the seed of draws is
 _DEPTH = 5  # of its trees
 _STUCK = 0.9  # of the draws of a chain diverge
@@ -47,8 +46,10 @@ _asked: ContextVar[Auto | None] = ContextVar("_asked", default=None)
 _by: ContextVar[Callable[..., Any] | None] = ContextVar("_by", default=None)
 
 
-def check_adaptation(asked: str | None, given: Mapping[str, Any]) -> str | None:
+def check_adaptation(asked: str | None, given: MutableMapping[str, Any]) -> str | None:
     """The metric that is asked for with these arguments of `pm.sample`; None if none is.
+
+    An "auto" in `nuts` is taken out of the arguments: no sampler knows it.
 
     Raises
     ------
@@ -60,17 +61,25 @@ def check_adaptation(asked: str | None, given: Mapping[str, Any]) -> str | None:
         raise InputError(f"adaptation={shown(asked)}: give one of {names}")
     nuts = given.get("nuts") or {}
     found = nuts.get("adaptation", asked)
-    if asked not in (None, AUTO, found):
-        raise InputError(
-            f'adaptation="{asked}", nuts={{"adaptation": {shown(found)}}}: name the metric once'
-        )
-    if found != LOW_RANK and not nuts.keys() & _OLD_NAMES:
+    old = sorted(_OLD_NAMES & nuts.keys())
+    if asked not in (None, AUTO):
+        for name in old if found == asked else ["adaptation"]:
+            raise InputError(
+                f'adaptation="{asked}", nuts={{"{name}": {shown(nuts[name])}}}: name the metric '
+                "once"
+            )
+    if nuts.get("adaptation") == AUTO:
+        given["nuts"] = {name: value for name, value in nuts.items() if name != "adaptation"}
+    if old:
+        return None
+    if found != LOW_RANK:
         for option in _OF_LOW_RANK & nuts.keys():
             raise InputError(
                 f'nuts={{"{option}": ...}} is an option of adaptation="{LOW_RANK}", and '
                 f'adaptation="{found or DIAG}" was asked for: name "{LOW_RANK}", or leave it out'
             )
-    return None if nuts.keys() & _OLD_NAMES else found
+    chosen_for = nuts.get("sampler", "nuts")
+    return None if found == AUTO and chosen_for != "nuts" else found
 
 
 @dataclass(frozen=True)

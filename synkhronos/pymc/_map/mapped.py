@@ -117,7 +117,7 @@ def map(
     for name in ("model", "random_seed"):
         if name in kwargs:
             raise InputError(f"map: {name}= is not for all items: fit returns a model for each")
-    check_adaptation(kwargs.get("adaptation"), kwargs)
+    check_adaptation(kwargs.get("adaptation"), {**kwargs})
     there = available()
     cores = min(or_none(check_integer, "map: cores", cores, 1) or len(there), len(there))
     members = check_integer("map: members", members, 1)
