@@ -186,6 +186,28 @@ def test_bounds_that_depend_on_other_variables() -> None:
     np.testing.assert_allclose(found[1], np.log(lows[0] / (tops[0] - lows[0])))
 
 
+def test_a_scalar_is_a_row() -> None:
+    """Its numbers are those of an array with the same value, and messages name it."""
+
+    def found(observed: Any) -> Any:
+        with pm.Model() as model:
+            pm.Normal("y", pm.Normal("m", 0, 3), observed=observed)
+        tree = draws_for(model, 20)
+        with pytest.warns(UserWarning, match=r"1 of 1 rows \(y(_dim_0=0)?[:)]"):
+            plain = synk.pymc.loo(tree, True)
+        options = {"moment_match": True, "max_iters": 1, "model": model, **PLAIN}
+        moved = synk.pymc.loo(tree, True, **options)
+        assert moved.elpd != plain.elpd
+        return moved
+
+    scalar, array = found(6.0), found([6.0])
+    for name in ("elpd", "p"):
+        assert getattr(scalar, name) == pytest.approx(getattr(array, name), rel=1e-12), name
+    for name in OF_ROWS:
+        expected = pytest.approx(getattr(array, name).values[0], rel=1e-9)
+        assert getattr(scalar, name).values == expected, name
+
+
 def test_without_large_k_nothing_is_changed() -> None:
     model = line()
     tree = draws_for(model, 20)

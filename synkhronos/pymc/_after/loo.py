@@ -163,7 +163,8 @@ def loo(
         rows, work = _of_model(modelcontext(model), var_name, posterior, tail, given)
     jacobian = _jacobian(log_jacobian, rows)
     elpd, pareto_k, lppd = _computed(work, rows, cores, progressbar)
-    elpd, lppd = elpd + jacobian, lppd + jacobian
+    elpd += jacobian
+    lppd += jacobian
     more: dict[str, np.ndarray | None] = {}
     if matching is not None:
         more["influence_pareto_k"] = pareto_k.copy()
@@ -375,6 +376,7 @@ def _named(rows: DataArray, marked: np.ndarray, values: np.ndarray | None = None
             f"{dim}={rows[dim].values[i] if dim in rows.coords else i}"
             for dim, i in zip(rows.dims, index, strict=True)
         )
+        at = at or str(rows.name)  # a scalar
         named.append(at if values is None else f"{at}: {values[index]:.2f}")
     more = ", ..." if len(places) > _NAMED else ""
     return f"{len(places):,} of {marked.size:,} rows ({'; '.join(named)}{more})"
