@@ -45,3 +45,14 @@ def test_llms_txt_names_pages_by_their_titles() -> None:
     for name, link in links:
         path = link.removeprefix("_sources/").removesuffix(".txt").replace(".html", ".rst")
         assert title(docs / path) == name
+
+
+def test_pages_for_programs_lead_to_all_pages_on_pymc() -> None:
+    """llms.txt links each page of the section, and the table names the folder of long runs."""
+    docs = ROOT / "docs"
+    section = (docs / "howto" / "section_models.rst").read_text()
+    pages = re.findall(r"^   (\w+)$", section, re.MULTILINE)
+    text = (docs / "llms.txt").read_text()
+    assert len(pages) > 5
+    assert not [page for page in pages if f"(_sources/howto/{page}.rst.txt)" not in text]
+    assert "folder=" in (docs / "howto" / "programs.rst").read_text()
