@@ -86,9 +86,9 @@ def compiled_soon() -> Iterator[None]:
     if not _is_known():
         yield
         return
-    with _lock, replacing.held():
+    with _lock:
         if not _inside:
-            with optional_gain():
+            with optional_gain(), replacing.held():
                 _inside.step_methods = StepMethods()
                 _inside.callback(PYMC.replace({ASSIGN: _inside.step_methods.assigned}))
             _inside.callback(NUTPIE.replace({_COMPILE: _soon()}))
