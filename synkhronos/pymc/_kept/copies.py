@@ -15,7 +15,7 @@ from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._density.late_arviz import import_nutpie
 from synkhronos.pymc._density.nutpie import compiled_soon
-from synkhronos.pymc._kept.models import kept_model, lightly
+from synkhronos.pymc._kept.models import assigned_by, compiled_by, kept_model
 
 _put: dict[str, object] = {}  # what leads copies, by the names that it has replaced
 
@@ -48,12 +48,7 @@ def _assigned(assign: Any, model: Model, step: object = None, methods: Any = Non
         with contextlib.suppress(ImportError):  # PyMC says so
             import_nutpie()
             _replace(NUTPIE, "compile_pymc_model", _compiled)
-    kept = kept_model(model)
-    return (
-        assign(model, step, methods=methods)
-        if kept is None
-        else kept.assigned(assign, step, methods)
-    )
+    return assigned_by(kept_model(model), assign, model, step, methods)
 
 
 def _compiled(compile_model: Any, model: Model, **given: Any) -> Any:
@@ -61,7 +56,5 @@ def _compiled(compile_model: Any, model: Model, **given: Any) -> Any:
     if not _is_copy(model):
         return compile_model(model, **given)
     kept = kept_model(model)  # anew: the model or its data may have changed since any other call
-    with compiled_soon(), lightly(given):
-        return (
-            compile_model(model, **given) if kept is None else kept.compiled(compile_model, given)
-        )
+    with compiled_soon():
+        return compiled_by(kept, compile_model, model, given)

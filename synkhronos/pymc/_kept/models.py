@@ -7,7 +7,7 @@ import functools
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -214,25 +214,28 @@ def _kept_of(model: Model) -> KeptModel | None:
 
 def _assigned(assign: Any, model: Model, step: object = None, methods: Any = None) -> Any:
     """As ``assign_step_methods`` of PyMC."""
-    kept = _kept_of(model)
-    return (
-        assign(model, step, methods=methods)
-        if kept is None
-        else kept.assigned(assign, step, methods)
-    )
+    return assigned_by(_kept_of(model), assign, model, step, methods)
 
 
 def _compiled(compile_model: Any, model: Model, **given: Any) -> Any:
     """As ``compile_pymc_model`` of nutpie."""
-    kept = _kept_of(model)
-    with lightly(given):
+    return compiled_by(_kept_of(model), compile_model, model, given)
+
+
+def assigned_by(
+    kept: KeptModel | None, assign: Any, model: Model, step: object, methods: Any
+) -> Any:
+    """The step methods of a model, by what is kept of it if anything is."""
+    if kept is None:
+        return assign(model, step, methods=methods)
+    return kept.assigned(assign, step, methods)
+
+
+def compiled_by(
+    kept: KeptModel | None, compile_model: Any, model: Model, given: dict[str, Any]
+) -> Any:
+    """The compiled model of nutpie, by what is kept of it if anything is."""
+    with rarely_collected(), without_c((given.get("backend") or "numba").upper()):
         if kept is None:
             return compile_model(model, **given)
         return kept.compiled(compile_model, given)
-
-
-@contextlib.contextmanager
-def lightly(given: Mapping[str, Any]) -> Iterator[None]:
-    """A context in which nutpie compiles a model by these arguments, at less cost."""
-    with rarely_collected(), without_c((given.get("backend") or "numba").upper()):
-        yield
