@@ -251,6 +251,7 @@ def _fitted(
             "exchange": _exchange(config),
             "config": config.table(),
             "mode": mode,
+            "read": "memory" if config.data.memory else config.read,
         }
         if quick:
             asked |= _QUICK
@@ -284,7 +285,7 @@ def _rows(config: Config, net: Net, rule: Rule | None) -> tuple[Any, Any]:
     """The data of the training, and those of the validation, if any."""
     rows = _fitting_rows(config, "train", net)
     apart = rule is not None and rule.counts_batches_by == "member"
-    if apart and not all(isinstance(v, np.ndarray) for v in rows):
+    if apart and not (config.data.memory or all(isinstance(v, np.ndarray) for v in rows)):
         raise InputError(
             f"data.memory: with {rule} each member takes batches by itself, from memory: give "
             "data.memory = true"

@@ -363,12 +363,13 @@ class Trainer(ProcessBound, RunControl):
         with self._validation_feed(data, batch) as feed:
             return self._state.evaluate(feed)
 
-    def _validation_feed(self, data: object, batch: int | None) -> Feed:
+    def _validation_feed(self, data: object, batch: int | None, read: str = "master") -> Feed:
         given, inputs = listed(data), self._inputs
         n = rows_of(given, inputs, "validation")
         if self._state.evaluation is not None:
             self._state.evaluation.check(given)
-        return Feed(given, inputs, Order(min(n, batch or 1024), shuffle=False))
+        held = "memory" if read == "memory" else "master"
+        return Feed(given, inputs, Order(min(n, batch or 1024), shuffle=False, read=held))
 
     @options_checked
     def fit(
@@ -420,8 +421,12 @@ class Trainer(ProcessBound, RunControl):
         save_every : int, optional
             Steps between two checkpoints inside of epochs. One is always saved at the end of each
             epoch, and of the run.
-        prefetch, read
+        prefetch
             Of sources, as for `extensions.Loader`.
+        read : {"master", "node", "memory"}
+            Of sources. "memory": all rows are read once, before the first step, into shared memory;
+            steps then cost what they cost with arrays, and rows are shuffled as those of arrays.
+            Else as for `extensions.Loader`.
         precision : {"float32", "tf32", "bf16"}, optional
             On GPUs, compute products of float32 matrices with 23, 10 or 7 bits of precision;
             parameters and updates stay float32. None: JAX's default, which is TF32 on GPUs that
@@ -453,13 +458,14 @@ class Trainer(ProcessBound, RunControl):
             or_none(check_integer, "fit: save_every", save_every, 1),
         )
         check_precision(self.train, precision)
+        check_word("fit: read", read, ("master", "node", "memory"))
         size = self._step_rows(data, batch, member_batch)
         feed = self._feed(data, Order(size, seed, shuffle, last, prefetch, read))
         validated = None
         if validation is not None:
             if self._state.evaluation is None:
                 raise InputError("fit: validation= without metrics: give metrics=")
-            validated = self._validation_feed(validation, size)
+            validated = self._validation_feed(validation, size, read)
         _check_feed(self.train, feed)
         loop = Loop(self._state, self, slices, feed, validated, due, self._options)
         if resume is None and self._options.folder is not None:
@@ -479,6 +485,10 @@ class Trainer(ProcessBound, RunControl):
 
     def _feed(self, data: object, order: Order) -> Feed:
         if isinstance(data, Loader):
+            if order.read == "memory":
+                raise InputError(
+                    'fit: a Loader reads batches, and read="memory" all rows: give its sources'
+                )
             self._check(data.sources)
             return Feed([data], self._inputs, augmented=self._augmented)
         given = listed(data)
@@ -526,7 +536,7 @@ def _check_feed(train: TrainingFunction, feed: Feed) -> None:
     if train.counts_batches_by == "member" and not feed.in_memory:
         raise InputError(
             f"fit: with {train.rule} each member takes batches by itself, and these rows are read "
-            "from a source: give arrays or Data; in a config data.memory = true"
+            'from a source: give arrays or Data, or read="memory"; in a config data.memory = true'
         )
 
 

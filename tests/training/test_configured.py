@@ -572,9 +572,6 @@ def test_rows_take_the_dtype_of_their_input(place: Path) -> None:
     assert (rows.shape, len(rows), rows.blocks) == ((40, 3), 40, (40,))
     with rows.reading():
         np.testing.assert_array_equal(rows[[3, 1]], X[[3, 1]].astype("float32"))
-    held = config.read(place / "config.toml", [value, "data.memory=true"])
-    memory, _ = stored.rows_of(held, "train", [x, y])
-    np.testing.assert_array_equal(memory, X.astype("float32"))
     assert stored.rows_of(found, "train", [words, y])[0].dtype == "float64"  # which fit refuses
     few, _ = stored.first((rows, numbers), 7)
     assert (len(few), few.blocks) == (7, (7,))
@@ -585,10 +582,10 @@ def test_the_last_rows_may_be_for_validation(place: Path) -> None:
     np.savez(place / "a.npz", x=X, y=Y)
     text = 'data={ train = "a.npz", arrays = ["x", "y"], split = 0.25 }'
     kept = len(X) - len(X) // 4
-    for memory in ("data.memory=true", "data.memory=false"):
-        found = config.read(place / "config.toml", [text, memory])
-        rows = stored.rows_of(found, "train", [pt.dmatrix("x"), pt.dvector("y")])
-        parts = stored.split(rows, 0.25)
+    found = config.read(place / "config.toml", [text])
+    rows = stored.rows_of(found, "train", [pt.dmatrix("x"), pt.dvector("y")])
+    for given in (rows, (X, Y)):
+        parts = stored.split(given, 0.25)
         for whole, first, last in zip((X, Y), *parts, strict=True):
             assert (len(first), len(last)) == (kept, len(X) - kept)
             order = np.array([3, 0, len(last) - 1])
@@ -604,6 +601,13 @@ def test_the_last_rows_may_be_for_validation(place: Path) -> None:
         stored.split((X[:3],), 0.1)
 
 
+def _write_own_rows(place: Path) -> None:
+    """A module whose function ``rows`` returns the arrays of ``a.npz``."""
+    load = f"np.load({str(place / 'a.npz')!r})"
+    code = f"import numpy as np\ndef rows(): return {load}['x'], {load}['y']\n"
+    (place / "own.py").write_text(code)
+
+
 def test_a_folder_of_images_by_channel_with_labels_from_one(place: Path) -> None:
     """As archives of PyDTNN have them: (rows, channels, height, width), and labels (rows, 1)."""
     images = np.arange(6 * 3 * 2 * 4, dtype="u1").reshape(6, 3, 2, 4)
@@ -614,8 +618,10 @@ def test_a_folder_of_images_by_channel_with_labels_from_one(place: Path) -> None
         np.savez_compressed(place / "i" / f"train-{k:05}-01024", x=images[rows], y=labels[rows])
     text = 'data={ train = "i", format = "npz", arrays = ["x", "y"], axes = "NCHW", classes = 5 }'
     x, y = pt.tensor("x", dtype="uint8", shape=(None, 2, 4, 3)), pt.ivector("y")
-    for memory in ("data.memory=true", "data.memory=false"):
-        values = [text, "data.first_label=1", memory]
+    _write_own_rows(place)
+    np.savez(place / "a.npz", x=images, y=labels)
+    for train in ("i", "own:rows"):  # a source; arrays
+        values = [text, "data.first_label=1", f"data.train={train!r}"]
         found = stored.rows_of(config.read(place / "config.toml", values), "train", [x, y])
         assert [(v.shape, v.dtype) for v in found] == [((6, 2, 4, 3), "uint8"), ((6,), "int32")]
         some = np.array([4, 1, 2])
@@ -625,9 +631,10 @@ def test_a_folder_of_images_by_channel_with_labels_from_one(place: Path) -> None
         (["data.first_label=2"], "a label is 1, and the first class 2"),
         (["data.first_label=1", "data.classes=4"], "a label is 5, and the first class 1"),
     ):
-        given = config.read(place / "config.toml", [text, "data.memory=true", *values])
+        given = config.read(place / "config.toml", [text, *values])
+        _, numbers = stored.rows_of(given, "train", [x, y])
         with pytest.raises(synk.SourceError, match=message):
-            stored.rows_of(given, "train", [x, y])
+            numbers[:]
     given = config.read(place / "config.toml", [text, "data.arrays=['y', 'y']"])
     with pytest.raises(synk.InputError, match=r'data.axes: "NCHW" is for images'):
         stored.rows_of(given, "train", [x, y])
@@ -639,8 +646,9 @@ def test_rows_get_a_shape_and_a_scale(place: Path) -> None:
     np.savez(place / "a.npz", x=pixels, y=np.arange(5))
     text = 'data={ train = "a.npz", arrays = ["x", "y"], shape = [6, 4, 1], scale = 255 }'
     x = pt.tensor("x", dtype="float32", shape=(None, 6, 4, 1))
-    for memory in ("data.memory=true", "data.memory=false"):
-        found = config.read(place / "config.toml", [text, memory])
+    _write_own_rows(place)
+    for train in ("a.npz", "own:rows"):  # a source; arrays
+        found = config.read(place / "config.toml", [text, f"data.train={train!r}"])
         images, labels = stored.rows_of(found, "train", [x, pt.ivector("y")])
         assert (images.shape, images.dtype) == ((5, 6, 4, 1), np.float32)
         wanted = pixels.reshape(5, 6, 4, 1).astype("float32") / np.float32(255)

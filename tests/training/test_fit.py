@@ -717,7 +717,10 @@ def test_rows_of_sources(group2: synk.Group) -> None:
             return ROWS[rows]
 
     found = []
-    for data in ((ROWS, LABELS), (Source(), LABELS), None):
+    source = (Source(), LABELS)
+    for data, read in (
+        ((ROWS, LABELS), "master"), (source, "master"), (source, "memory"), (None, "master")
+    ):  # fmt: skip
         net = Net()
         given = data or Loader([ROWS, LABELS], Batches(103, 20))
         run = fit(
@@ -728,6 +731,7 @@ def test_rows_of_sources(group2: synk.Group) -> None:
             epochs=2,
             validation=data or (ROWS, LABELS),
             metrics={"f1": metrics.f1(net.scores, net.y, 3)},
+            read=read,
             progress=False,
         )
         found.append((net.w.get_value(), run.history["val_loss"], run.history["val_f1"]))
@@ -745,6 +749,69 @@ def test_rows_of_sources(group2: synk.Group) -> None:
             metrics={"root": (net.x**2).mean() ** 0.5},
             progress=False,
         )
+
+
+class Counted:
+    """A source that notes what is read of it."""
+
+    shape, blocks = ROWS.shape, (50, 0, 53)
+
+    def __init__(self, dtype: str = "float64", lost: tuple[int, ...] = ()) -> None:
+        self.dtype, self.lost = np.dtype(dtype), lost
+        self.reads: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return len(ROWS)
+
+    def __getitem__(self, rows: Any) -> Any:
+        self.reads.append(list(rows))
+        if set(self.lost) & set(rows):
+            error = synk.SourceError("row 60 is damaged")
+            error.lost = self.lost
+            raise error
+        return ROWS[rows].astype(self.dtype)
+
+
+def test_rows_of_a_source_are_read_once_into_memory(
+    group2: synk.Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By blocks; the weights are those of the array, bit by bit."""
+    net, plain, free = Net(), Net(), Net()
+    usual = {"optimizer": ADAM, "epochs": 3, "progress": False}
+    source = Counted()
+    with caplog.at_level("INFO", logger="synkhronos"):
+        fit(*net.given, (source, LABELS), batch=20, read="memory", **usual)
+    assert source.reads == [list(range(50)), list(range(50, 103))]
+    assert "reads all 103 rows of x" in caplog.text
+    fit(*plain.given, (ROWS, LABELS), batch=20, **usual)
+    np.testing.assert_array_equal(net.w.get_value(), plain.w.get_value())
+    given = {"rule": rules.EASGD(period=4), "member_batch": 10, "read": "memory"}
+    assert fit(*free.given, (Counted(), LABELS), **given, **usual).step > 0
+
+
+@pytest.mark.parametrize(
+    ("data", "read", "error", "message"),
+    [
+        (Counted("complex128"), "memory", synk.InputTypeError, "x are complex128, and x takes"),
+        (Counted(lost=(60,)), "memory", synk.SourceError, "row 60 is damaged"),
+        (Counted(), "momory", synk.InputError, "read='momory'"),
+        (None, "memory", synk.InputError, "a Loader reads batches"),
+    ],
+)
+def test_rows_that_memory_cannot_hold(
+    group2: synk.Group, data: Any, read: str, error: type[Exception], message: str
+) -> None:
+    """Nothing is trained."""
+    net = Net()
+    before = net.w.get_value()
+    rows = (data, LABELS) if data is not None else Loader([ROWS, LABELS], Batches(103, 20))
+    batch = None if data is None else 20
+    with pytest.raises(error, match=message) as raised:
+        fit(*net.given, rows, optimizer=ADAM, batch=batch, epochs=1, read=read, progress=False)
+    assert ("leaves out no rows" in str(getattr(raised.value, "__notes__", ""))) == (
+        error is synk.SourceError
+    )
+    np.testing.assert_array_equal(net.w.get_value(), before)
 
 
 def test_rows_in_blocks_are_shuffled_by_blocks(group2: synk.Group) -> None:

@@ -3,8 +3,8 @@
 These rules hold here:
 
 * There is one array or source for each input, in the order of the inputs. Labels are the last ones.
-* Nothing is read before the run, unless ``data.memory`` asks for it. Another dtype, shape or scale,
-  or a part of the rows, is a source around the source (`SourceView`).
+* Nothing is read before the run. Another dtype, shape or scale, or a part of the rows, is a source
+  around the source (`SourceView`).
 * Rows get the dtype of their input if that is a cast of the same kind. Others stay as they are, and
   are refused later with both dtypes: a float must never become an integer in silence.
 * A message begins with the path of the key, also one of a source.
@@ -85,8 +85,6 @@ def rows_of(config: Config, key: str, inputs: Sequence[Variable]) -> tuple[objec
     if config.data.first_label:
         found = (*found[:-1], _from_zero(found[-1], config.data))
     found = (*found[:-1], _flat_labels(found[-1], inputs[-1]))
-    if config.data.memory:
-        found = tuple(map(_in_memory, found))
     return tuple(_fitted(rows, variable) for rows, variable in zip(found, inputs, strict=True))
 
 
@@ -235,10 +233,6 @@ def _flat_labels(labels: Any, variable: Any) -> object:
     if labels.shape[1:] != (1,) or variable.type.ndim != 1:
         return labels
     return labels.reshape(-1) if isinstance(labels, np.ndarray) else SourceView(labels, row=())
-
-
-def _in_memory(rows: Any) -> np.ndarray:
-    return rows if isinstance(rows, np.ndarray) else np.asarray(rows[np.arange(len(rows))])
 
 
 def _fitted(rows: object, variable: Any) -> object:

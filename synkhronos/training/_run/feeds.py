@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -12,11 +14,16 @@ from pytensor.graph.basic import Variable
 from synkhronos._api.data import Data
 from synkhronos._api.make_data import data as make_data
 from synkhronos._checks import shown
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, SourceError
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._rows.loader import Loader
+from synkhronos.extensions._rows.source import Source
 from synkhronos.extensions._step.step_report import Rows
 from synkhronos.training._run.augmentation import Words
+
+log = logging.getLogger("synkhronos")
+
+_LOADED_ROWS = 1024  # at a time, of a source without blocks
 
 Step = tuple[tuple[object, ...], object, int]  # the inputs, the batch of them, its number of rows
 
@@ -36,7 +43,8 @@ class Order:
 class Feed(Rows):
     """One pass over batches for each `for` loop, as arguments of calls, while it is entered.
 
-    Arrays become Data once, in shared memory; a source is read in batches by a `Loader`.
+    Arrays become Data once, in shared memory; a source is read in batches by a `Loader`, or once
+    if the order says ``read="memory"``.
     """
 
     def __init__(
@@ -51,7 +59,8 @@ class Feed(Rows):
         self.fixed: tuple[Data, ...] | None = None  # all rows, where they are in shared memory
         # the inputs of the latest step, and the batch of them
         self.latest: tuple[tuple[object, ...], object] = ((), None)
-        self.in_memory = all(isinstance(v, Data | np.ndarray) for v in given)
+        whole = order is not None and order.read == "memory"
+        self.in_memory = whole or all(isinstance(v, Data | np.ndarray) for v in given)
         self._given = given
         self._inputs = inputs
         self._order = order
@@ -64,15 +73,19 @@ class Feed(Rows):
             [self._loader] = given
             self.batches = self._loader.batches
         else:
-            blocks = _blocks_of(given) if order.shuffle else None
+            blocks = _blocks_of(given) if order.shuffle and not self.in_memory else None
             self.batches = Batches(
                 len(given[0]), order.size, order.seed, order.shuffle, order.last, blocks=blocks
             )
         self._words = Words(self.batches, shared=self.in_memory) if self._augmented else None
         if self.in_memory:
             self.fixed = tuple(
-                v if isinstance(v, Data) else _shared(v, variable)
-                for v, variable in zip(given, self._inputs, strict=True)
+                v
+                if isinstance(v, Data)
+                else _shared(v, variable)
+                if isinstance(v, np.ndarray)
+                else _loaded(v, variable, i)
+                for i, (v, variable) in enumerate(zip(given, self._inputs, strict=True))
             )
             if self._words is not None:
                 self.fixed += (self._words.all,)
@@ -176,3 +189,32 @@ def _shared(array: np.ndarray, variable: Variable) -> Data:
             f"the array for {variable} is {array.dtype}, and {variable.type} does not take it "
             f'without loss: give array.astype("{wanted}")'
         ) from None
+
+
+def _loaded(given: Any, variable: Variable, number: int) -> Data:
+    """Data of all rows of a source, read block by block into shared memory."""
+    source, n = Source(given, number, len(given)), len(given)
+    blocks = getattr(given, "blocks", None) or [_LOADED_ROWS] * -(-n // _LOADED_ROWS)
+    borders = np.minimum(np.cumsum([0, *blocks]), n)
+    made: Data | None = None
+    with source.reading():
+        for start, stop in itertools.pairwise(borders):
+            if start == stop:
+                continue
+            place = None if made is None else made.writable[start:stop]
+            try:
+                found = np.asarray(source.read(np.arange(start, stop), place))
+            except SourceError as exc:
+                if exc.lost:
+                    exc.add_note('synkhronos: read="memory" leaves out no rows; read="master" does')
+                raise
+            if made is None:
+                made = make_data(found[:0], var=variable)
+                made.set_shape((n, *found.shape[1:]))
+                size = made.writable.nbytes / 1e6
+                log.info("fit: reads all %d rows of %s, %.3g MB, into memory", n, variable, size)
+            if found is not place:
+                made.writable[start:stop] = found
+    assert made is not None, "rows_of refuses data without rows"
+    made.wrote()
+    return made

@@ -146,7 +146,10 @@ class Progress:
 
     def _hint(self, report: Report, reading: float, between: float) -> str:
         if reading > _SLOW_READING:
-            return "Members waited for rows: read more batches ahead, or from faster files."
+            return (
+                "Members waited for rows: read more batches ahead, from faster files, or once: "
+                'read="memory".'
+            )
         if between > _SMALL_STEPS:
             enough = report.enough_rows
             size = (
