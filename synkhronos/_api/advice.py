@@ -20,6 +20,7 @@ from synkhronos._host.thread_pools import ThreadLimits
 SECONDS = 0.15  # of measuring, for each figure
 PARTS = (1, 2, 4, 8)  # the fractions of the rows that are timed: all, a half, ...
 ROUND_SECONDS = 20e-6  # of a call beside its compute, where it cannot be measured in a group of one
+_SURELY = 0.95  # of a time: less differs by more than the noise of a measurement
 _SHOWN = (1, 2, 4, 8, 16, 32)
 
 
@@ -137,8 +138,17 @@ class Advice:
 
     @property
     def members(self) -> int:
-        """The number of members with which it is fastest, at most one for each core."""
-        return self.members_in(self.best)
+        """The number of members with which it is fastest, at most one for each core.
+
+        It is 1 also where that one is to have all threads, as in ``synk.fork(1)``.
+        """
+        return 1 if self._threads_suffice else self.members_in(self.best)
+
+    @property
+    def _threads_suffice(self) -> bool:
+        """Whether one process whose BLAS has all cores is faster than members."""
+        others = self.plain.plain, self.best.seconds(self.members_in(self.best))
+        return self.cores > 1 and self.plain.plain_threads < _SURELY * min(others)
 
     def members_in(self, mode: Timing) -> int:
         """The number of members with which a mode is fastest, at most one for each core."""
@@ -202,6 +212,14 @@ class Advice:
 
     def _verdict(self) -> str:
         best, members = self.best, self.members
+        if self._threads_suffice:
+            divided = self.members_in(best)
+            with_members = f"{divided} members" if divided > 1 else "one thread"
+            return (
+                f"One process with all threads is fastest, synk.fork(1): "
+                f"{1e3 * self.plain.plain_threads:.3f} ms; {with_members}: "
+                f"{1e3 * best.seconds(divided):.3f} ms.{self._busy()}"
+            )
         if members == 1:
             return self._why_one() + self._busy()
         seconds = best.seconds(members)

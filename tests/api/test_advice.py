@@ -54,8 +54,20 @@ def test_the_verdict_compares_with_all_threads() -> None:
     )
 
 
+def test_where_one_process_with_all_threads_is_fastest() -> None:
+    """Large products of few rows: BLAS divides them with less to exchange."""
+    advice = Advice(("train",), (128,), 2, (timing(round=0.15),))
+    assert advice.members == 1
+    assert str(advice).endswith(
+        "One process with all threads is fastest, synk.fork(1): 600.000 ms; 2 members: 650.000 ms."
+    )
+    assert "600.000 ms; one thread: 1000.000 ms." in str(
+        Advice(("train",), (128,), 2, (timing(round=2.0),))
+    )
+
+
 def test_where_one_member_is_fastest() -> None:
-    advice = Advice(("function f",), (100,), 4, (timing(round=2.0),))
+    advice = Advice(("function f",), (100,), 4, (timing(round=2.0, plain_threads=1.0),))
     assert advice.members == 1
     assert str(advice).endswith(
         "One member is fastest: a second one would save 500,000.0 us of a call, and cost "

@@ -144,7 +144,8 @@ class Advice(FunctionAdvice):
         )
 
     def _verdict(self) -> str:
-        best, members = self.best, self.members
+        best = self.best
+        members = self.members_in(best)
         gain = self.speedup(members)
         left_out = ", ".join(self.left_out)
         listed = ", ".join(f'"{mode}"' for mode in self.left_out)
