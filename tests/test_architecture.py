@@ -92,7 +92,7 @@ ONLY_IN = {
     "keras": ("interop._keras",),
     "jax2onnx": ("interop._onnx",),
     "arviz_base": ("pymc._after", "pymc._chains.stored_chains"),
-    "arviz_stats": ("pymc._after.loo", "pymc._after.moments"),
+    "arviz_stats": ("pymc._after.elpd", "pymc._after.moments"),
     "socket": ("_transport.communicators.links",),
 }
 

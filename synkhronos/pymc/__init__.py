@@ -13,6 +13,7 @@ Each room imports only itself and the rooms before it.
 ``_after``       what follows sampling: predictive draws, log-densities, deterministics, `loo`
 ``_everywhere``  `everywhere`: PyMC's functions are ours, for code that calls PyMC
 ``_map``         `map`: many models in slots of cores, one compilation for one graph
+``_refits``      `cross_validate`, `reloo`, `lfo`: fits without some rows, by `map`
 ===============  ===================================================================================
 
 The first three are the way from a model to its density. They, and `_kept`, import nothing of the
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
     from synkhronos.pymc._kept.fast import fast
     from synkhronos.pymc._map.mapped import map
     from synkhronos.pymc._map.results import Fits
+    from synkhronos.pymc._refits.cross_validation import cross_validate
+    from synkhronos.pymc._refits.lfo import lfo
+    from synkhronos.pymc._refits.reloo import reloo
 
 _HOMES = {
     "Advice": "_group.advice",
@@ -58,13 +62,16 @@ _HOMES = {
     "compute_deterministics": "_after.deterministics",
     "compute_log_likelihood": "_after.densities",
     "compute_log_prior": "_after.densities",
+    "cross_validate": "_refits.cross_validation",
     "divide": "_group.parallel",
     "everywhere": "_everywhere.everywhere",
     "explain_divergences": "_diverged.explanation",
     "fast": "_kept.fast",
+    "lfo": "_refits.lfo",
     "loo": "_after.loo",
     "map": "_map.mapped",
     "parallel": "_group.parallel",
+    "reloo": "_refits.reloo",
     "sample": "_chains.sampling",
     "sample_posterior_predictive": "_after.predictive",
     "sample_prior_predictive": "_after.predictive",
@@ -80,13 +87,16 @@ __all__ = [
     "compute_deterministics",
     "compute_log_likelihood",
     "compute_log_prior",
+    "cross_validate",
     "divide",
     "everywhere",
     "explain_divergences",
     "fast",
+    "lfo",
     "loo",
     "map",
     "parallel",
+    "reloo",
     "sample",
     "sample_posterior_predictive",
     "sample_prior_predictive",

@@ -14,7 +14,7 @@ from zoo import FAMILIES, KINDS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 MODELS = DOCS / "reference" / "pymc_models.rst"
-PAGES = ("pymc", "pymc_sample", "pymc_repeated", "pymc_after", "pymc_fleet")
+PAGES = ("pymc", "pymc_sample", "pymc_repeated", "pymc_after", "pymc_loo", "pymc_fleet")
 
 
 def listed(heading: str) -> list[str]:

@@ -6,9 +6,11 @@
 ``deterministics``    `compute_deterministics`
 ``loo``               `loo`: PSIS-LOO, by the work ``loo_rows``
 ``calculation``       ``Calculation``: PyMC's compiled function, its draws, and their random streams
+``observed``          rows of an observed variable, and their log-likelihoods at the draws
+``elpd``              results of ArviZ, and warnings about rows
 ``points``            ``Points``: draws of variables, as arrays over all draws
 ``blocks``            which draws are computed together, and by whom
-``loo_rows``          ``LooRows``: log-likelihoods of blocks of rows, and PSIS-LOO of these
+``loo_rows``          ``LooRows``: log-likelihoods of blocks of rows, or of chosen ones; PSIS-LOO
 ``some_rows``         ``SomeRows``: the graph of some rows, computed from these rows of the data
 ``moments``           ``MatchedRows``: moment matching of rows whose Pareto k is large
 ``unconstrained``     ``Unconstrained``: draws without bounds, and a model's densities there

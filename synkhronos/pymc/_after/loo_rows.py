@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from synkhronos.pymc._after.work import InMemory, Target, Work
 
 SAMPLE_DIMS = ("chain", "draw")
 _BYTES = 64 << 20  # of the log-likelihoods of a block
+_CHOSEN = "synk chosen row"  # a dimension
 _DRAWS = 32  # copied together, since a line of memory has 8 numbers
 _RTOL = 1e-9  # of log-likelihoods of some rows, computed apart and with all
 
@@ -28,13 +29,13 @@ class LooRows(Work):
     """PSIS-LOO of all rows of a variable.
 
     The results are elpd, Pareto k, lppd and a mark, one of each for each row. The mark is 1 where
-    all draws in the tail are equal.
+    all draws in the tail are equal. Without a tail lppd is the only result.
     """
 
     rows: int  # along the first axis of the variable
     each: int  # the number of log-likelihoods in a row; more than 1 if the variable has more axes
     draws: int
-    tail: int  # of `pareto.tail_length`
+    tail: int  # of `pareto.tail_length`; 0: no weights are smoothed
 
     @property
     def total(self) -> int:
@@ -54,9 +55,13 @@ class LooRows(Work):
             found = memory[: len(rows) * self.each]
             self.log_likelihoods(rows, found)
             part = slice(rows.start * self.each, rows.stop * self.each)
-            elpd, pareto_k, lppd, same = (array[part] for array in target.arrays)
-            same[:] = 0
-            same[smooth(found, self.tail, elpd, pareto_k, lppd)] = 1
+            results = [array[part] for array in target.arrays]
+            if self.tail:
+                elpd, pareto_k, lppd, same = results
+                same[:] = 0
+                same[smooth(found, self.tail, elpd, pareto_k, lppd)] = 1
+            else:
+                results[0][:] = log_means(found)
             done += len(rows)
             yield done
 
@@ -81,6 +86,14 @@ class StoredRows(LooRows):
 
     def of_first_draw(self) -> np.ndarray:
         return self.values[..., 0, 0].values.reshape(-1)
+
+    def chosen(self, numbers: np.ndarray) -> StoredRows:
+        """The log-likelihoods with these numbers, each a row."""
+        own = self.values.dims[: -len(SAMPLE_DIMS)]
+        places = np.unravel_index(numbers, self.values.shape[: len(own)])
+        indexes = {dim: DataArray(p, dims=_CHOSEN) for dim, p in zip(own, places, strict=True)}
+        values = self.values.isel(indexes).transpose(_CHOSEN, *SAMPLE_DIMS)
+        return StoredRows(len(numbers), 1, self.draws, self.tail, values)
 
     def log_likelihoods(self, rows: range, found: np.ndarray) -> None:
         values = self.values[rows.start : rows.stop].values
@@ -107,15 +120,69 @@ class ModelRows(LooRows):
         return self.function(*given, np.asarray(0), np.asarray(self.rows))[0].reshape(-1)
 
     def log_likelihoods(self, rows: range, found: np.ndarray) -> None:
-        start, stop = np.asarray(rows.start), np.asarray(rows.stop)
-        self.function.trust_input = True
-        few = np.empty((_DRAWS, len(found)))
-        for first in range(0, self.draws, _DRAWS):
-            several = range(first, min(first + _DRAWS, self.draws))
-            for place, draw in enumerate(several):
-                given = [values[draw, ...] for values in self.inputs]
-                few[place] = self.function(*given, start, stop)[0].reshape(-1)
-            found[:, several.start : several.stop] = few[: len(several)].T
+        _over_draws(self.function, self.inputs, _asked(rows, False), found, slice(None))
+
+
+@dataclass
+class ChosenRows(LooRows):
+    """Log-likelihoods with some numbers, each a row, which a compiled function computes."""
+
+    function: Function  # its last input are numbers of rows of the variable
+    inputs: list[np.ndarray]  # as those of `ModelRows`
+    numbers: np.ndarray  # of the log-likelihoods, flat
+    width: int  # log-likelihoods in a row of the variable
+
+    @property
+    def in_processes(self) -> bool:
+        return in_processes(self.function)
+
+    def of_first_draw(self) -> np.ndarray:
+        found = np.empty((len(self.numbers), 1))
+        first = [values[:1] for values in self.inputs]
+        replace(self, inputs=first).log_likelihoods(range(len(self.numbers)), found)
+        return found[:, 0]
+
+    def log_likelihoods(self, rows: range, found: np.ndarray) -> None:
+        numbers = self.numbers[rows.start : rows.stop]
+        several, place = np.unique(numbers // self.width, return_inverse=True)
+        places = place * self.width + numbers % self.width
+        _over_draws(self.function, self.inputs, [several], found, places)
+
+
+def _over_draws(
+    function: Function,
+    inputs: Sequence[np.ndarray],
+    asked: Sequence[np.ndarray],  # the inputs that name rows
+    found: np.ndarray,
+    places: slice | np.ndarray,
+) -> None:
+    """The results of a function at these places, for each draw."""
+    function.trust_input = True
+    few = np.empty((_DRAWS, len(found)))
+    draws = found.shape[1]
+    for first in range(0, draws, _DRAWS):
+        several = range(first, min(first + _DRAWS, draws))
+        for place, draw in enumerate(several):
+            given = [values[draw, ...] for values in inputs]
+            few[place] = function(*given, *asked)[0].reshape(-1)[places]
+        found[:, several.start : several.stop] = few[: len(several)].T
+
+
+def _asked(rows: range, chosen: bool) -> list[np.ndarray]:
+    """The inputs that name rows: their numbers, or the first one and that after the last."""
+    return (
+        [np.arange(rows.start, rows.stop)]
+        if chosen
+        else [*map(np.asarray, (rows.start, rows.stop))]
+    )
+
+
+def log_means(rows: np.ndarray) -> np.ndarray:
+    """The logs of mean likelihoods, from log-likelihoods of shape ``(rows, draws)``."""
+    most = rows.max(axis=1)
+    most[~np.isfinite(most)] = 0
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        return np.log(np.exp(rows - most[:, None]).mean(axis=1)) + most
 
 
 def function_of_rows(
@@ -125,29 +192,39 @@ def function_of_rows(
     inputs: Sequence[np.ndarray],
     compiled: Callable[..., Function],  # of a graph, and inputs beside the others
     within: float = _RTOL,
+    chosen: bool = False,
 ) -> tuple[Function, bool]:
     """A function whose last two inputs are the first row and the one after the last.
 
-    Also, whether it computes the log-likelihoods of the first draw.
+    If rows are chosen, its last input are their numbers instead. Also returned: whether it computes
+    the log-likelihoods of the first draw.
     """
     start, stop = pt.lscalar("start"), pt.lscalar("stop")
+    numbers = pt.lvector("rows")
+    asked = [numbers] if chosen else [start, stop]
+    some = SomeRows(numbers, None, length) if chosen else SomeRows(start, stop, length)
     axes = whole if whole.type.ndim else whole.dimshuffle("x")
     given = [values[0, ...] for values in inputs]
-    function = compiled(SomeRows(start, stop, length).of(axes), [start, stop])
-    if _agrees(function, given, first.reshape(length, -1), within):
+    expected = first.reshape(length, -1)
+    function = compiled(some.of(axes), asked)
+    if _agrees(function, given, expected, within, chosen):
         return function, True
-    function = compiled(axes[start:stop], [start, stop])
-    return function, _agrees(function, given, first.reshape(length, -1), within)
+    function = compiled(axes[numbers] if chosen else axes[start:stop], asked)
+    return function, _agrees(function, given, expected, within, chosen)
 
 
 def _agrees(
-    function: Function, given: Sequence[np.ndarray], expected: np.ndarray, within: float
+    function: Function,
+    given: Sequence[np.ndarray],
+    expected: np.ndarray,
+    within: float,
+    chosen: bool,
 ) -> bool:
     """Whether some rows, computed apart, are those of the whole."""
     length = len(expected)
     few = min(length, 1000)
     for start in {0, (length - few) // 2, length - few}:
-        found = function(*given, np.asarray(start), np.asarray(start + few))[0]
+        found = function(*given, *_asked(range(start, start + few), chosen))[0]
         wanted = expected[start : start + few]
         if found.size != wanted.size:
             return False

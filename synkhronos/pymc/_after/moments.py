@@ -181,7 +181,7 @@ class MatchedRows(Work):
         count = len(self.draws)
         own = self.model.log_likelihoods(self.draws, row)
         even = np.full(count, -np.log(count))
-        now = Weighted(self.draws, own, *self._smoothed(-own), even, 0.0)
+        now = Weighted(self.draws, own, *smoothed(-own, self.efficiency), even, 0.0)
         made: list[Map] = []
         while now.k > self.threshold and len(made) < self.how.most:
             better = self._improved(now, row)
@@ -208,9 +208,11 @@ class MatchedRows(Work):
             moved = _moved(now.draws, found)
             own = self.model.log_likelihoods(moved, row)
             ratios = self.model.log_densities(moved) - self.log_density
-            log_weights, k = self._smoothed(ratios - own)
+            log_weights, k = smoothed(ratios - own, self.efficiency)
             if k < now.k:
-                return found, Weighted(moved, own, log_weights, k, *self._smoothed(ratios))
+                return found, Weighted(
+                    moved, own, log_weights, k, *smoothed(ratios, self.efficiency)
+                )
         return None
 
     def _split(self, made: list[Map], row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
@@ -238,10 +240,10 @@ class MatchedRows(Work):
             density_back += -np.log(total.scale).sum() - np.log(determinant)
             ratios = density - np.logaddexp(density, density_back) - own
         ratios[np.isposinf(ratios)] = -np.inf
-        log_weights, _ = self._smoothed(ratios)
+        log_weights, _ = smoothed(ratios, self.efficiency)
         of_all = log_weights + own
         of_all[np.isposinf(of_all)] = -np.inf
-        of_all, _ = self._smoothed(of_all)
+        of_all, _ = smoothed(of_all, self.efficiency)
 
         efficiency = self.efficiency
         if self.chains > 1:
@@ -251,21 +253,22 @@ class MatchedRows(Work):
             efficiency = min(map(self._efficiency, halves))
         return own, log_weights, of_all, efficiency
 
-    def _smoothed(self, ratios: np.ndarray) -> tuple[np.ndarray, float]:
-        """Pareto-smoothed log-weights, whose sum is 1, and their k; as they are without a tail."""
-        ratios = np.where(np.isnan(ratios), -np.inf, ratios)
-        try:
-            log_weights, k = array_stats.psislw(-ratios, r_eff=self.efficiency)
-        except ValueError:  # all in the tail are equal, or it has fewer than 5 draws
-            return ratios - np.logaddexp.reduce(ratios), np.inf
-        return log_weights, float(k)
-
     @staticmethod
     def _efficiency(values: np.ndarray) -> float:
         """Effective draws of a draw, of numbers of shape ``(chains, draws)``."""
         return (
             float(array_stats.ess(values, chain_axis=0, draw_axis=1, method="mean")) / values.size
         )
+
+
+def smoothed(ratios: np.ndarray, efficiency: float) -> tuple[np.ndarray, float]:
+    """Pareto-smoothed log-weights, whose sum is 1, and their k; as they are without a tail."""
+    ratios = np.where(np.isnan(ratios), -np.inf, ratios)
+    try:
+        log_weights, k = array_stats.psislw(-ratios, r_eff=efficiency)
+    except ValueError:  # all in the tail are equal, or it has fewer than 5 draws
+        return ratios - np.logaddexp.reduce(ratios), np.inf
+    return log_weights, float(k)
 
 
 def _of_means(now: Weighted) -> Map:

@@ -14,7 +14,15 @@ from pytensor.tensor.variable import TensorVariable
 
 
 class SomeRows:
-    """Makes graphs of the rows from `start` up to `stop` along the first axis.
+    """Makes graphs of some rows along the first axis.
+
+    Parameters
+    ----------
+    start, stop : integer scalars
+        The first row, and the one after the last; or `start` is a vector of the rows' numbers, and
+        `stop` is None.
+    rows : int
+        The number of all rows.
 
     Notes
     -----
@@ -22,9 +30,10 @@ class SomeRows:
     draws of a posterior all conditions hold.
     """
 
-    def __init__(self, start: Variable, stop: Variable, rows: int) -> None:
-        self._start, self._stop = start, stop
-        self._rows = rows  # of the whole
+    def __init__(self, start: Variable, stop: Variable | None, rows: int) -> None:
+        self._some = start if stop is None else slice(start, stop)
+        self._count = start.shape[0] if stop is None else stop - start
+        self._rows = rows
         self._made: dict[TensorVariable, TensorVariable] = {}
 
     def of(self, whole: TensorVariable) -> TensorVariable:
@@ -37,7 +46,7 @@ class SomeRows:
         node = whole.owner
         rule = None if node is None else _rule_for(node)
         found = None if rule is None else rule(self, node, whole)
-        return whole[self._start : self._stop] if found is None else found
+        return whole[self._some] if found is None else found
 
     def elemwise(self, node: Apply, whole: TensorVariable) -> TensorVariable | None:
         """Rows of the operands; one that has a single row is the same for all."""
@@ -84,7 +93,7 @@ class SomeRows:
         """Rows of a value that is repeated along other axes; the one row of all, once for each."""
         value, _, *others = node.inputs
         if value.type.ndim < whole.type.ndim or value.type.broadcastable[0]:
-            return node.op(value, self._stop - self._start, *others)
+            return node.op(value, self._count, *others)
         rows = self.of(value)
         return node.op(rows, rows.shape[0], *others)
 

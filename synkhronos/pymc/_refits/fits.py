@@ -1,0 +1,151 @@
+"""The common part of `cross_validate`, `reloo` and `lfo`: the fits, by `map`."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.pytensorf import resolve_backend_compile_kwargs
+from xarray import DataArray, DataTree
+
+from synkhronos._errors import InputError, SynkhronosError
+from synkhronos._host.cores import available
+from synkhronos.pymc._after.division import checked
+from synkhronos.pymc._after.loo_rows import LooRows
+from synkhronos.pymc._after.observed import (
+    OfModel,
+    computed,
+    draws_of,
+    posterior_with_draws,
+    rows_of_group,
+)
+from synkhronos.pymc._density.adaptation import check_adaptation
+from synkhronos.pymc._map.digests import digest_of
+from synkhronos.pymc._map.mapped import map as map_items
+from synkhronos.pymc._refits.refit import Refit
+from synkhronos.pymc._refits.weighted import weighted
+
+_NAMED = 5  # fits in a message
+_OF_MAP = frozenset(
+    name
+    for name, parameter in inspect.signature(map_items).parameters.items()
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+)
+
+
+class Refits:
+    """The rows of an observed variable, and fits without some of them.
+
+    Attributes
+    ----------
+    posterior : Dataset
+        The draws of the fit to all rows.
+    rows : DataArray
+        Of the shape of the rows, with their coordinates.
+    draws : int
+        The number of draws of the fit to all rows.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        data: DataTree,
+        model: pm.Model,
+        var_name: str | None,
+        compilation: tuple[str | None, dict[str, object] | None],  # backend and compile_kwargs
+        options: Mapping[str, Any],  # of `map` and `pm.sample`
+    ) -> None:
+        self._what, self._model = what, model
+        self._cores = checked(what, options.get("cores"), options.get("progressbar", True))
+        self._of_map = {k: v for k, v in options.items() if k in _OF_MAP}
+        self.posterior = posterior_with_draws(what, data)
+        self.draws = draws_of(self.posterior)
+        sizes = self.posterior.sizes
+        own = {k: v for k, v in options.items() if k not in _OF_MAP}
+        for name in ("model", "var_names", "idata_kwargs"):
+            if name in own:
+                raise InputError(f"{what}: {name}= is not for fits without rows: leave it out")
+        check_adaptation(own.get("adaptation"), {**own})
+        self._arguments = {"draws": sizes["draw"], "chains": sizes["chain"], **own}
+        given = resolve_backend_compile_kwargs(*compilation)
+        self._of_model = OfModel(what, model, var_name, self.posterior, given)
+        name = self._of_model.name
+        self.rows: DataArray = self._of_model.labels
+        self._known: LooRows | None = None
+        first = None
+        if "log_likelihood" in data:
+            group = data["log_likelihood"].to_dataset()
+            if name in group:
+                self.rows, self._known = rows_of_group(what, group, name, 0)
+                first = self._known.of_first_draw()
+        self._function = self._of_model.function(first)
+
+    def log_means(self, changed: Callable[[LooRows], LooRows] = lambda work: work) -> np.ndarray:
+        """The logs of mean likelihoods by the fit to all rows, flat; `changed` takes the rows."""
+        rows = self._of_model.rows(0) if self._known is None else self._known
+        work = changed(rows)
+        shown = self._of_map.get("progressbar", True)
+        like = DataArray(np.empty(work.rows * work.each))
+        return computed(self._what, work, like, self._cores, shown)[0]
+
+    def run(
+        self,
+        items: Mapping[str, Mapping[str, Any]],
+        kind: type[Refit] = Refit,
+        keeps: bool = False,
+    ) -> dict[str, Any]:
+        """The results of items by their names.
+
+        Raises
+        ------
+        SynkhronosError
+            An item has failed.
+        """
+        model = weighted(self._what, self._model, self._of_model.name, self._of_model.first.shape)
+        there = min(self._cores or len(available()), len(available()))
+        alone = max(1, min(int(self._arguments["chains"]), there // len(items)))
+        members = self._of_map.get("members", alone)
+        fit = kind(model, self._function, self._arguments, members, keeps)
+        of = self._digest()
+        whole = {name: {**item, "of": of} for name, item in items.items()}
+        found = map_items(fit, whole, **{**self._of_map, "members": members})
+        if found.failed:
+            name, why = next(iter(found.failed.items()))
+            raise SynkhronosError(
+                f"{self._what}: {len(found.failed)} of {len(items)} fits have failed. The first of "
+                f"them, {name}: {why}. With folder= the others are kept, and the same call fits "
+                "these again"
+            )
+        results = dict(found)
+        self._warn(results)
+        return results
+
+    def _digest(self) -> str:
+        """Tells the model by what it computes for the first draw and the last one."""
+        own = self._of_model
+        values = [own.all(*[v[draw, ...] for v in own.inputs])[0] for draw in (0, self.draws - 1)]
+        draws = [[v[draw, ...] for v in own.inputs] for draw in (0, self.draws - 1)]
+        return digest_of((own.name, values, draws, sorted(map(str, self._arguments.items()))))
+
+    def _warn(self, results: Mapping[str, Any]) -> None:
+        counts = {name: n for name, found in results.items() if (n := found["diverged"])}
+        if counts:
+            first = sorted(counts, key=lambda name: -counts[name])[:_NAMED]
+            each = ", ".join(f"{name}: {counts[name]}" for name in first)
+            more = ", ..." if len(counts) > _NAMED else ""
+            warnings.warn(
+                f"{self._what}: draws diverged in {len(counts)} of {len(results)} fits ({each}"
+                f"{more}): their numbers may be wrong. Give target_accept=0.95, or look at the "
+                "model",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+def result_rows(rows: DataArray, values: np.ndarray) -> DataArray:
+    """Numbers of rows, with their coordinates."""
+    return rows.copy(data=values.reshape(rows.shape))
