@@ -5,6 +5,9 @@ chains on two cores. Seconds are those that the sampler notes. Processor seconds
 whose model is compiled by then, and memory is what the call adds. Runs take turns, and figures are
 medians. The disk is that of the current folder.
 
+With a folder chains have other seeds, so other numbers of gradients. Seconds are compared by those
+of the longest chain, and processor seconds by those of both.
+
     python benchmarks/long_runs.py [--draws 4000,16000] [--tune 300] [--runs 3] [MODEL ...]
 """
 
@@ -41,8 +44,9 @@ def model_named(name: str) -> pm.Model:
 
 
 def child(name: str, way: str, tune: int, draws: int, seed: int) -> None:
-    """Sample; print seconds, processor seconds and megabytes."""
+    """Sample; print seconds, processor seconds, megabytes, and gradients: the most, and all."""
     given: dict[str, Any] = {"tune": tune, "chains": 2, "cores": 2, "random_seed": seed}
+    given["discard_tuned_samples"] = False
     model, before = model_named(name), 0.0
     for count in (10, draws):
         with tempfile.TemporaryDirectory(dir=".") as place:
@@ -50,8 +54,9 @@ def child(name: str, way: str, tune: int, draws: int, seed: int) -> None:
             before, began = peak(), time.process_time()
             found = synk.pymc.sample(count, model=model, folder=folder, **given, **QUIET)
             used = time.process_time() - began
-    seconds = float(found.posterior.attrs["sampling_time"])
-    print(json.dumps([seconds, used, peak() - before]))
+    seconds, added = float(found.posterior.attrs["sampling_time"]), peak() - before
+    steps = sum(found[f"{group}sample_stats"]["n_steps"].sum("draw") for group in ("warmup_", ""))
+    print(json.dumps([seconds, used, added, int(steps.max()), int(steps.sum())]))
 
 
 def peak() -> float:
@@ -85,11 +90,12 @@ def main() -> None:
             found[way].append(run(name, way, asked.tune, draws, seed))
         plain, ours = ([statistics.median(m) for m in zip(*found[w], strict=True)] for w in WAYS)
         rows.append([name, draws])
-        for without, with_folder in zip(plain, ours, strict=True):
-            rows[-1] += [without, with_folder, f"{with_folder / without:.3f}"]
+        for at, by in ((0, 3), (1, 4), (2, None)):
+            work = 1.0 if by is None else ours[by] / plain[by]
+            rows[-1] += [plain[at], ours[at], f"{ours[at] / plain[at] / work:.3f}"]
     columns = ["model", "draws"]
     for what in ("s", "processor s", "MB"):
-        columns += [what, f"{what}, folder", "times"]
+        columns += [what, f"{what}, folder", "times" if what == "MB" else "times, by gradient"]
     show("Two chains, with and without folder=", columns, rows)
 
 

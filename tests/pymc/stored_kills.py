@@ -74,7 +74,7 @@ MODELS = {
 
 
 class _Inline:
-    """In place of a pool of threads: strace follows the one thread of the scenario."""
+    """In place of pools of threads: strace follows the one thread of the scenario."""
 
     def __init__(self, threads: int) -> None:
         del threads
@@ -84,7 +84,7 @@ class _Inline:
         found.set_result(function())
         return found
 
-    def shutdown(self, cancel_futures: bool) -> None:
+    def shutdown(self, cancel_futures: bool = False) -> None:
         """Nothing is left to do."""
 
 

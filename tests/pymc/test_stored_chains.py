@@ -20,18 +20,21 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
 import scipy.sparse
+from pytensor.compile.builders import OpFromGraph
 from pytensor.sparse import structured_dot as sparse_dot
 from xarray import DataTree, Variable
 from xarray.core.indexing import LazilyIndexedArray
 
 import synkhronos as synk
+from synkhronos._compiling.kept.keys import Unkeyed
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._transport.serialization import pack_graph
 from synkhronos.pymc._chains import chain_folder, kernel, nodes, stored_chains
 from synkhronos.pymc._chains.blocks import TEXT, Block, StoredDraws, length_of
-from synkhronos.pymc._chains.chain_folder import ChainFolder, opened
+from synkhronos.pymc._chains.chain_folder import opened
 from synkhronos.pymc._chains.chain_settings import settings_of
 from synkhronos.pymc._chains.metric import choice_of
 from synkhronos.pymc._chains.stored_chains import StoredChains
@@ -270,7 +273,8 @@ def test_a_folder_of_another_run_is_refused_by_name(
 
 def begin(model: pm.Model, folder: Path, **given: Any) -> None:
     asked = {"tune": TUNE, "random_seed": 4, **given}
-    adaptation = asked.pop("adaptation", None)
+    if (adaptation := asked.pop("adaptation", None)) not in (None, "auto"):  # as `sample` does
+        asked["nuts"] = {**asked.get("nuts", {}), "adaptation": adaptation}
     with stored_chains.sampling_into(folder, model, asked, adaptation):
         pass
 
@@ -288,6 +292,9 @@ def begin(model: pm.Model, folder: Path, **given: Any) -> None:
             {"compile_kwargs": {"initial_points": {"a": [0, 1, 2]}}},
         ),
         ({"idata_kwargs": {"include_transformed": False}}, {}),
+        ({"target_accept": 0.8, "nuts": {"maxdepth": 10}}, {}),
+        ({"nuts": {"adaptation": "low_rank", "max_treedepth": 10}}, {"adaptation": "low_rank"}),
+        ({"adaptation": "auto", "nuts": {"target_accept": 0.8}}, {"adaptation": "auto"}),
     ],
 )
 def test_one_setting_in_two_forms_is_the_same(
@@ -322,6 +329,29 @@ def test_other_values_of_a_shared_variable_are_other_data(tmp_path: Path, sparse
         begin(model, tmp_path)
     shared.set_value(of(1.0))
     begin(model, tmp_path)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_constants_of_a_model_without_a_key_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    def of(constant: float) -> pm.Model:
+        with pm.Model() as model:
+            a = pm.Normal("a")
+            x = pt.scalar()
+            times = OpFromGraph([x], [x * constant]) if inside else lambda x: x * constant
+            pm.Potential("b", times(a))
+        return model
+
+    def unkeyed(*_: object) -> str:
+        raise Unkeyed("it has an open file")
+
+    monkeypatch.setattr(chain_folder, "_model_key", _key.__wrapped__)
+    monkeypatch.setattr(chain_folder, "portable_key", unkeyed)
+    for constant in (2.5, 2.5):
+        begin(of(constant), tmp_path)
+    with pytest.raises(InputError, match="another model"):
+        begin(of(3.5), tmp_path)
 
 
 def tree_of(folder: Path) -> dict[str, bytes]:
@@ -407,16 +437,17 @@ def test_a_stop_is_seen_before_each_block(
     model: pm.Model, compiled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks of less than a tenth of a second end before a wait for them does."""
-    stop, write = threading.Event(), ChainFolder.write
+    stop, sampled = threading.Event(), kernel.Kernel._sampled
 
-    def stopped(*args: Any) -> None:
-        write(*args)
+    def stopped(*args: Any) -> Any:
+        found = sampled(*args)
         stop.set()
+        return found
 
     with opened(tmp_path, model, 4, {}) as folder:
         made = kernel.Kernel(nutpie.sample, compiled, {})
         chain = stored_chains._Chain(folder, 0, made, TUNE, 50, stop)
-        monkeypatch.setattr(ChainFolder, "write", stopped)
+        monkeypatch.setattr(kernel.Kernel, "_sampled", stopped)
         for count in (1, 2):
             with pytest.raises(stored_chains._Stopped):
                 chain.sample()
@@ -424,6 +455,35 @@ def test_a_stop_is_seen_before_each_block(
                 chain.sample()
             assert len(files_of(tmp_path)) == count
             stop.clear()
+
+
+def test_a_chain_writes_beside_its_sampling() -> None:
+    """At most two blocks wait for the disk; they are written in their order."""
+    released, written = threading.Event(), []
+
+    def write(number: int) -> None:
+        assert released.wait(60)
+        written.append(number)
+
+    with stored_chains._Writer() as writer, ThreadPoolExecutor(1) as pool:
+        for number in range(2):
+            writer.write(functools.partial(write, number))
+        third = pool.submit(writer.write, functools.partial(write, 2))
+        with pytest.raises(TimeoutError):
+            third.result(0.05)
+        assert not written
+        released.set()
+        third.result(60)
+    assert written == [0, 1, 2]
+
+
+def test_an_error_of_a_write_ends_the_chain() -> None:
+    with pytest.raises(Lost), stored_chains._Writer() as writer:
+        writer.write(raising(Lost()))
+    with stored_chains._Writer() as writer:
+        writer.write(raising(Lost()))
+        with pytest.raises(Lost):
+            list(map(writer.write, [list, list]))
 
 
 def test_another_interrupt_waits_for_threads_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,6 +524,12 @@ def test_a_run_keeps_the_metric_that_was_chosen(model: pm.Model, tmp_path: Path)
 def test_only_nutpie_goes_on(model: pm.Model, tmp_path: Path, sampled: Any) -> None:
     with pytest.raises(InputError, match="only nutpie goes on"):
         synk.pymc.sample(5, model=model, folder=tmp_path, nuts_sampler="pymc")
+    with pytest.raises(InputError, match="not step="):
+        synk.pymc.sample(5, model=model, folder=tmp_path, step=[])
+    with pm.Model() as counts:
+        pm.Poisson("k", 2)
+    with pytest.raises(InputError, match=r"discrete variables \(k\)"):
+        synk.pymc.sample(5, model=counts, folder=tmp_path)
     with pytest.raises(InputError, match="diag, draw_diag, low_rank by NUTS"):
         sampled(tmp_path, adaptation="flow")
     with pytest.raises(InputTypeError, match="give an integer"):

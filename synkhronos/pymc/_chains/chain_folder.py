@@ -11,7 +11,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +21,7 @@ import numpy as np
 from pymc import Model
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
@@ -305,9 +306,23 @@ def _digests(model: Model, outputs: Sequence[Variable]) -> dict[str, str]:
 
 
 def _model_key(model: Model, outputs: Sequence[Variable]) -> str:
-    """A digest of the model's graphs; of its variables only if they have none, with a line."""
+    """A digest of the model's graphs; if they have none, of their parts, with a line."""
     try:
         return portable_key(model.value_vars, outputs, model.coords)
     except Unkeyed as exc:
-        tell(f"whether the model is the one of the folder is checked by its variables only: {exc}")
-        return digest([f"{v.name} {v.type}" for v in outputs[1:]])
+        tell(
+            "whether the model is the one of the folder is checked by its variables, constants and "
+            f"kinds of operations, not by how they are connected: {exc}"
+        )
+        return digest([*(f"{v.name} {v.type}" for v in outputs[1:]), *sorted(_parts(outputs))])
+
+
+def _parts(outputs: Iterable[Variable]) -> Iterator[str]:
+    """The constants and the kinds of operations of graphs, also of those inside of operations."""
+    for variable in ancestors(outputs):
+        if isinstance(variable, Constant):
+            yield digest(variable.data)
+        elif (node := variable.owner) is not None:
+            yield type(node.op).__qualname__
+            if isinstance(node.op, HasInnerGraph):
+                yield from _parts(node.op.fgraph.outputs)

@@ -13,8 +13,9 @@ from pymc import Model
 
 from synkhronos._checks import check_integer, plain
 from synkhronos._compiling.kept.keys import Unkeyed, portable_key
+from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._density.adaptation import AUTO
-from synkhronos.pymc._density.metric import DIAG
+from synkhronos.pymc._density.metric import DIAG, LOW_RANK
 
 _TUNE = 1000  # by default of `pm.sample`
 _OF_STARTS = ("jitter_rvs", "default_initialization_strategy")  # in `compile_kwargs`, of nutpie
@@ -37,20 +38,38 @@ def settings_of(model: Model, given: Mapping[str, Any], adaptation: str | None) 
     if "max_treedepth" in nuts:
         nuts["maxdepth"] = nuts.pop("max_treedepth")
     metric = nuts.pop("adaptation", DIAG)
-    nuts = {k: v for k, v in nuts.items() if v is not False or not k.startswith("store_")}
+    metric = AUTO if adaptation == AUTO else metric
+    nuts = {k: v for k, v in nuts.items() if not _is_default(metric, k, v)}
     options = given.get("compile_kwargs") or {}
     starts = dict(model.rvs_to_initial_values)
     starts |= options.get("initial_points", given.get("initvals")) or {}
     names = given.get("var_names")
     return {
         "tune": _TUNE if tune is None else check_integer("sample(folder=...): tune", tune, 1),
-        "adaptation": AUTO if adaptation == AUTO else metric,
+        "adaptation": metric,
         "nuts": _noted(nuts),
         "var_names": None if names is None else _noted(list(names)),
         "include_transformed": bool((given.get("idata_kwargs") or {}).get("include_transformed")),
         "initvals": _noted({name: value for name, value in starts.items() if value is not None}),
         **{name: _noted(options.get(name)) for name in _OF_STARTS},
     }
+
+
+def _is_default(metric: object, name: str, value: object) -> bool:
+    """Whether nutpie samples as without this setting."""
+    if name.startswith("store_"):  # some are none of the sampler itself
+        return value is False
+    kinds = NUTPIE.get("PyNutsSettings")
+    of_metric = {LOW_RANK: [kinds.LowRank], AUTO: [kinds.LowRank, kinds.Diag]}
+    for kind in of_metric.get(str(metric), [kinds.Diag]):
+        plain, found = kind(0), kind(0)  # of a seed
+        try:
+            found.update({name: value})
+        except (AttributeError, TypeError, ValueError):  # which `pm.sample` then raises
+            return False
+        if found.as_dict() != plain.as_dict():
+            return False
+    return True
 
 
 def digest(value: object) -> str:

@@ -9,13 +9,15 @@ number of calls that have made it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import import_module
@@ -38,6 +40,7 @@ from synkhronos.pymc._chains.progress import ChainProgress, ShownChains, line_of
 from synkhronos.pymc._density.adaptation import sampled_by
 
 _LOOK_SECONDS, _LINE_SECONDS = 0.1, 60.0
+_MOST_UNWRITTEN = 2  # blocks of a chain that wait for the disk
 _WARMUP = "warmup_"
 _RUN = "synkhronos_run"  # an attribute of the posterior
 
@@ -203,6 +206,34 @@ def _stored(data: Dataset, group: str, paths: Any, block: int, draws: int) -> Da
     return Dataset(variables, coords, data.attrs).assign_coords(others)
 
 
+class _Writer:
+    """A thread that writes the blocks of a chain in their order, beside the sampling.
+
+    A context: at its end all are written, also those of a run that stops.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._left: deque[Future[None]] = deque()
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._pool.shutdown()
+        if kind is None:
+            self._wait(0)
+
+    def write(self, block: Callable[[], None]) -> None:
+        """Let a block be written; raises the error of an earlier one."""
+        self._wait(_MOST_UNWRITTEN - 1)
+        self._left.append(self._pool.submit(block))
+
+    def _wait(self, most: int) -> None:
+        while self._left and (len(self._left) > most or self._left[0].done()):
+            self._left.popleft().result()
+
+
 class _Chain:
     """One chain of a run: what of it is there, and how the rest is made."""
 
@@ -222,6 +253,7 @@ class _Chain:
         self._is_tuned = length_of(self._tuning) == tune
         self.missing = self._missing()
         self._began = time.monotonic()
+        self._drawn = self.made  # with blocks that are not on the disk yet
         self._divergences = 0  # of blocks that this call has made
         self._latest = ChainProgress(self._is_tuned, self.made, tune + draws, range(0), 0, 0.0, 0)
         self._stop = stop
@@ -270,7 +302,7 @@ class _Chain:
         return length_of(self._paths[block]) >= self._length(block)
 
     def sample(self) -> None:
-        """Sample what is missing, block after block; each is written before the next begins.
+        """Sample what is missing, block after block; the latest are written beside the next one.
 
         Raises
         ------
@@ -283,6 +315,12 @@ class _Chain:
             tuned = self._kernel.tuned(self._tune, self._seed(0), self._run)
             self._folder.write(self._tuning, tuned)
             self._is_tuned = True
+            self._drawn = self.made
+        with _Writer() as writer:
+            self._draw(tuned, writer)
+
+    def _draw(self, tuned: Block, writer: _Writer) -> None:
+        """Draw the blocks that are missing."""
         state, last = tuned.state, -1
         for block in list(self.missing):
             self._look()
@@ -293,10 +331,14 @@ class _Chain:
             first = self._tune + block * self._folder.block
             place = range(first, first + self._length(block))
             found = self._kernel.drawn(state, tuned.state, place, self._seed(block + 1), self._run)
-            self._folder.write(self._paths[block], found)
-            self.missing.remove(block)
+            self._drawn += len(place)
             self._divergences += int(found.draws[f"{STATISTICS}/diverging"].sum())
+            writer.write(functools.partial(self._keep, block, found))
             state, last = found.state, block
+
+    def _keep(self, block: int, found: Block) -> None:
+        self._folder.write(self._paths[block], found)
+        self.missing.remove(block)
 
     def _seed(self, number: int) -> int:
         return self._folder.seed_of(self._number, number)
@@ -321,7 +363,7 @@ class _Chain:
         [chain] = chains
         self._latest = ChainProgress(
             started=True,
-            finished_draws=self.made + chain.finished_draws,
+            finished_draws=self._drawn + chain.finished_draws,
             total_draws=self._tune + self._draws,
             divergent_draws=range(self._divergences + chain.divergences),
             latest_num_steps=chain.latest_num_steps,
@@ -371,6 +413,22 @@ def current() -> StoredChains | None:
     return _current.get()
 
 
+def _check_sampler(model: Model, given: Mapping[str, Any]) -> None:
+    """Raise an InputError if others than nutpie are to sample some of the variables."""
+    if given.get("nuts_sampler") not in (None, "nutpie"):
+        others = f"nuts_sampler={given['nuts_sampler']!r}"
+    elif given.get("step") is not None:
+        others = "step=, a step method of PyMC"
+    elif discrete := sorted(str(v.name) for v in model.discrete_value_vars):
+        others = f"the step methods of discrete variables ({', '.join(discrete)})"
+    else:
+        return
+    raise InputError(
+        f"folder=: only nutpie goes on with a run, not {others}: leave one of them out. pm.sample "
+        "takes no state of a step method to begin with"
+    )
+
+
 @contextlib.contextmanager
 def sampling_into(
     folder: object, model: Model, given: dict[str, Any], adaptation: str | None = None
@@ -397,11 +455,7 @@ def sampling_into(
     if folder is None:
         yield
         return
-    if given.get("nuts_sampler") not in (None, "nutpie"):
-        raise InputError(
-            f"folder=: only nutpie goes on with a run, not nuts_sampler={given['nuts_sampler']!r}: "
-            "leave one of them out"
-        )
+    _check_sampler(model, given)
     if why := trouble():
         raise InputError(f"folder=: leave it out, since only Linux locks a folder; {why}")
     given["nuts_sampler"] = "nutpie"
