@@ -32,7 +32,7 @@ import synkhronos as synk
 from synkhronos._compiling.kept.keys import Unkeyed
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._transport.serialization import pack_graph
-from synkhronos.pymc._chains import chain_folder, kernel, nodes, stored_chains
+from synkhronos.pymc._chains import chain_folder, chain_model, kernel, nodes, stored_chains
 from synkhronos.pymc._chains.blocks import TEXT, Block, StoredDraws, length_of
 from synkhronos.pymc._chains.chain_folder import opened
 from synkhronos.pymc._chains.chain_settings import settings_of
@@ -72,12 +72,12 @@ def compiled(model: pm.Model) -> Any:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_folder, "BLOCK", 20)
-    monkeypatch.setattr(chain_folder, "_model_key", _key)
-    monkeypatch.setattr(chain_folder, "_outputs", _outputs)
+    monkeypatch.setattr(chain_model, "_model_key", _key)
+    monkeypatch.setattr(chain_model, "_outputs", _outputs)
 
 
-_key = functools.cache(chain_folder._model_key)
-_outputs = functools.cache(chain_folder._outputs)
+_key = functools.cache(chain_model._model_key)
+_outputs = functools.cache(chain_model._outputs)
 
 
 @pytest.fixture
@@ -346,8 +346,8 @@ def test_constants_of_a_model_without_a_key_are_compared(
     def unkeyed(*_: object) -> str:
         raise Unkeyed("it has an open file")
 
-    monkeypatch.setattr(chain_folder, "_model_key", _key.__wrapped__)
-    monkeypatch.setattr(chain_folder, "portable_key", unkeyed)
+    monkeypatch.setattr(chain_model, "_model_key", _key.__wrapped__)
+    monkeypatch.setattr(chain_model, "portable_key", unkeyed)
     for constant in (2.5, 2.5):
         begin(of(constant), tmp_path)
     with pytest.raises(InputError, match="another model"):

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -19,19 +19,13 @@ from typing import Any
 
 import numpy as np
 from pymc import Model
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.op import HasInnerGraph
-from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.type import RandomType
 
 from synkhronos._checks import is_integer, plain, shown
-from synkhronos._compiling.kept.keys import Unkeyed, portable_key
 from synkhronos._compiling.progress import tell
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import files
 from synkhronos.pymc._chains.blocks import Block, length_of
-from synkhronos.pymc._chains.chain_settings import digest
+from synkhronos.pymc._chains.chain_model import said_of
 
 BLOCK = 100  # draws
 _RUN, _FORMAT = "run.json", 1
@@ -156,8 +150,7 @@ def opened(
     if not isinstance(given, str | os.PathLike):
         raise InputTypeError(f'folder={shown(given)}: give a path, such as "run"')
     path = Path(os.fspath(given)).absolute()
-    outputs = _outputs(model)
-    said = {"model": _model_key(model, outputs), "data": _digests(model, outputs), **settings}
+    said = {**said_of(model), **settings}
     asked = _seed(random_seed)
     with contextlib.ExitStack() as stack:
         with _telling(path):
@@ -277,52 +270,3 @@ def _check(path: Path, asked: Mapping[str, Any], seed: list[int] | None) -> None
             f"folder={str(path)!r}: its draws are of another run: {'; '.join(differing)}. Give "
             "another folder, or call sample as before"
         )
-
-
-def _outputs(model: Model) -> tuple[Variable, ...]:
-    """The log-density, and what is drawn."""
-    return type(model).logp(model), *model.unobserved_value_vars
-
-
-def _digests(model: Model, outputs: Sequence[Variable]) -> dict[str, str]:
-    """A digest of each observed value, each `pm.Data` and each other shared variable that is read.
-
-    The generators of random variables are no data.
-    """
-    named = {str(rv.name): model.rvs_to_values[rv] for rv in model.observed_RVs}
-    named |= {str(v.name): v for v in model.data_vars}
-    others = (v for v in ancestors(outputs) if isinstance(v, SharedVariable))
-    others = (v for v in others if not isinstance(v.type, RandomType))
-    for number, variable in enumerate(v for v in others if v not in set(named.values())):
-        name = variable.name or "a shared variable"
-        named[f"{name} {number}" if name in named else name] = variable
-    found = {}
-    for name, variable in named.items():
-        if isinstance(variable, SharedVariable):
-            found[name] = digest(variable.get_value(borrow=True))
-        elif isinstance(variable, Constant):
-            found[name] = digest(variable.data)
-    return found
-
-
-def _model_key(model: Model, outputs: Sequence[Variable]) -> str:
-    """A digest of the model's graphs; if they have none, of their parts, with a line."""
-    try:
-        return portable_key(model.value_vars, outputs, model.coords)
-    except Unkeyed as exc:
-        tell(
-            "whether the model is the one of the folder is checked by its variables, constants and "
-            f"kinds of operations, not by how they are connected: {exc}"
-        )
-        return digest([*(f"{v.name} {v.type}" for v in outputs[1:]), *sorted(_parts(outputs))])
-
-
-def _parts(outputs: Iterable[Variable]) -> Iterator[str]:
-    """The constants and the kinds of operations of graphs, also of those inside of operations."""
-    for variable in ancestors(outputs):
-        if isinstance(variable, Constant):
-            yield digest(variable.data)
-        elif (node := variable.owner) is not None:
-            yield type(node.op).__qualname__
-            if isinstance(node.op, HasInnerGraph):
-                yield from _parts(node.op.fgraph.outputs)
