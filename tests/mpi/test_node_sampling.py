@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from launching import Launcher, run
+from launching import Launcher, job, run
 
 from synkhronos._host.cores import available, domain, share_out
 
@@ -107,6 +107,27 @@ print("good end", f())
 """
 
 
+FOLDER = """
+import sys, threading, time
+
+
+def kill_after(path):
+    while not os.path.exists(path):
+        time.sleep(0.005)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+folder, *after = sys.argv[1:]
+synk.fork(1)
+for path in after:
+    threading.Thread(target=kill_after, args=[path], daemon=True).start()
+with synk.pymc.everywhere(), model:
+    found = pm.sample(5000, tune=100, chains=3, folder=folder, random_seed=3, progressbar=False,
+                      compute_convergence_checks=False)
+print("ended", found.posterior["b"].shape, np.isfinite(found.posterior["b"]).all().item())
+"""
+
+
 @pytest.fixture(autouse=True)
 def _with_pymc() -> None:
     pytest.importorskip("pymc", reason="PyMC is not installed (the extra: synkhronos[pymc])")
@@ -149,3 +170,24 @@ def test_what_ends_the_chains_of_one_node_ends_all(
     assert "raised" in printed
     assert said in printed
     assert "good end 2.0" in printed
+
+
+def test_a_killed_job_goes_on_in_its_folder(mpi: Launcher, tmp_path: Path) -> None:
+    """Also with another number of nodes, for callers of PyMC; with the bits of a job that ended."""
+
+    def files(name: str) -> dict[str, bytes]:
+        folder = tmp_path / name
+        return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*.npy"))}
+
+    program = MODEL + FOLDER
+    said = run(mpi, 2, tmp_path, program, "whole")
+    assert "synkhronos: 3 chains on 2 nodes: 2, 1" in said
+    assert "ended (3, 5000, 3) True" in said
+    with job(mpi, 2, tmp_path, program, "parts", "parts/chain-2/tuning.npy") as killed:
+        assert killed.wait() != 0
+    before, whole = files("parts"), files("whole")
+    assert "chain-2/tuning.npy" in before
+    assert before.items() < whole.items()
+    said = run(mpi, 1, tmp_path, program, "parts")
+    assert "synkhronos: chain 2: goes on after" in said
+    assert files("parts") == whole

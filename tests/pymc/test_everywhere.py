@@ -146,9 +146,9 @@ def test_names_that_modules_have_imported_are_found_told_and_restored(
     own = pm.sample_prior_predictive
     before.draw = own  # type: ignore[attr-defined]
     with synk.pymc.everywhere():
-        assert lines() == [
-            "everywhere: ours are also names that were imported before: ['before.draw']"
-        ]
+        [line] = lines()
+        assert line.startswith("everywhere: ours are also names that were imported before: [")
+        assert "'before.draw'" in line
         meanwhile.draw = kept = pm.sample_prior_predictive  # type: ignore[attr-defined]
         assert before.draw is kept
     assert (before.draw, meanwhile.draw) == (own, own)  # type: ignore[attr-defined]
@@ -222,6 +222,7 @@ def test_what_ours_do_not_take_goes_to_pymcs_own_with_a_word(
         with pytest.raises(TypeError, match="No model on context stack"):
             pm.sample()
         told = lines()
+        told = told[told[0].startswith("everywhere:") :]  # names that other packages have imported
         assert [text.partition(":")[0] for text in told] == [
             "this pm.compute_log_likelihood is PyMC's own",
             "this pm.sample_prior_predictive is PyMC's own",
@@ -230,22 +231,23 @@ def test_what_ours_do_not_take_goes_to_pymcs_own_with_a_word(
         assert "'mu' is no observed variable" in told[0]
         with pytest.raises(synk.InputError, match="members_per_chain"):  # the user means ours
             pm.sample(model=model, members_per_chain=0)
-        assert lines() == told
+        assert lines()[-1] == told[-1]
 
 
 def test_quiet_is_quiet(
     model: pm.Model, lines: Callable[[], list[str]], asked: list[dict[str, Any]]
 ) -> None:
     with synk.pymc.everywhere():
+        before = lines()  # of names that other packages have imported
         pm.sample(model=model, quiet=True)
-        assert not lines()
+        assert lines() == before
         with synk.pymc.everywhere(quiet=True):
             pm.sample(model=model)
             with pytest.raises(ValueError, match="must refer"):
                 pm.compute_log_likelihood(drawn(), model=model, var_names=["mu"])
-        assert not lines()
+        assert lines() == before
         pm.sample(model=model)
-        assert lines()
+        assert len(lines()) > len(before)
     assert len(asked) == 3
 
 

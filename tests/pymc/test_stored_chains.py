@@ -522,14 +522,15 @@ def test_a_run_keeps_the_metric_that_was_chosen(model: pm.Model, tmp_path: Path)
 
 @pytest.mark.usefixtures("compiled_once")
 def test_only_nutpie_goes_on(model: pm.Model, tmp_path: Path, sampled: Any) -> None:
-    with pytest.raises(InputError, match="only nutpie goes on"):
-        synk.pymc.sample(5, model=model, folder=tmp_path, nuts_sampler="pymc")
-    with pytest.raises(InputError, match="not step="):
-        synk.pymc.sample(5, model=model, folder=tmp_path, step=[])
+    of_pymc = {"step": [], "callback": print, "trace": {}, "return_inferencedata": False}
+    for name, value in (of_pymc | {"nuts_sampler": "pymc"}).items():
+        with pytest.raises(InputError, match=f"only nutpie goes on with a run, not {name}="):
+            synk.pymc.sample(5, model=model, folder=tmp_path, **{name: value})
     with pm.Model() as counts:
         pm.Poisson("k", 2)
     with pytest.raises(InputError, match=r"discrete variables \(k\)"):
         synk.pymc.sample(5, model=counts, folder=tmp_path)
+    assert not list(tmp_path.iterdir())
     with pytest.raises(InputError, match="diag, draw_diag, low_rank by NUTS"):
         sampled(tmp_path, adaptation="flow")
     with pytest.raises(InputTypeError, match="give an integer"):

@@ -248,11 +248,12 @@ def sample(
     there are fewer chains than nodes, the members of all nodes divide each chain's likelihood, and
     chains run one after another.
 
-    With `folder`, nutpie samples. Each chain is tuned, and then drawn in blocks of 100 draws, each
-    of which is on the disk before the next begins. Its seed follows from `random_seed`, the chain
-    and the number of the block. So a run that was interrupted has the same draws, bit by bit, as
-    one that was not; a kill loses at most the block, or the tuning, that a chain was in. The draws
-    of the result are read from the folder when they are used.
+    With `folder`, nutpie samples. Each chain is tuned, and then drawn in blocks of 100 draws, which
+    are written while the next one is drawn. The seed of a block follows from `random_seed`, the
+    chain and the number of the block. So a run that was interrupted has the same draws, bit by bit,
+    as one that was not. A kill loses at most the tuning, or the block, that a chain was in, and two
+    blocks that wait for a slow disk. The draws of the result are read from the folder when they are
+    used.
 
     Examples
     --------

@@ -28,6 +28,7 @@ from pymc import Model
 from xarray import Dataset, DataTree, Variable
 from xarray.core.indexing import LazilyIndexedArray
 
+from synkhronos._checks import shown
 from synkhronos._compiling.progress import tell
 from synkhronos._compiling.terminal import is_terminal
 from synkhronos._errors import InputError
@@ -40,6 +41,7 @@ from synkhronos.pymc._chains.progress import ChainProgress, ShownChains, line_of
 from synkhronos.pymc._density.adaptation import sampled_by
 
 _LOOK_SECONDS, _LINE_SECONDS = 0.1, 60.0
+_OF_PYMC = ("step", "callback", "trace")  # arguments that only its own samplers take
 _MOST_UNWRITTEN = 2  # blocks of a chain that wait for the disk
 _WARMUP = "warmup_"
 _RUN = "synkhronos_run"  # an attribute of the posterior
@@ -415,18 +417,22 @@ def current() -> StoredChains | None:
 
 def _check_sampler(model: Model, given: Mapping[str, Any]) -> None:
     """Raise an InputError if others than nutpie are to sample some of the variables."""
+    if discrete := sorted(str(v.name) for v in model.discrete_value_vars):
+        raise InputError(
+            "folder=: only nutpie goes on with a run, not the step methods of discrete variables "
+            f"({', '.join(discrete)}). Leave folder out, or sum over these variables, as "
+            "marginalize of pymc-extras does"
+        )
+    of_others = [name for name in _OF_PYMC if given.get(name) is not None]
     if given.get("nuts_sampler") not in (None, "nutpie"):
-        others = f"nuts_sampler={given['nuts_sampler']!r}"
-    elif given.get("step") is not None:
-        others = "step=, a step method of PyMC"
-    elif discrete := sorted(str(v.name) for v in model.discrete_value_vars):
-        others = f"the step methods of discrete variables ({', '.join(discrete)})"
-    else:
-        return
-    raise InputError(
-        f"folder=: only nutpie goes on with a run, not {others}: leave one of them out. pm.sample "
-        "takes no state of a step method to begin with"
-    )
+        of_others.append("nuts_sampler")
+    if not given.get("return_inferencedata", True):
+        of_others.append("return_inferencedata")
+    for name in of_others:
+        raise InputError(
+            f"folder=: only nutpie goes on with a run, not {name}={shown(given[name])}: leave one "
+            "of them out. pm.sample takes no state of a step method to begin with"
+        )
 
 
 @contextlib.contextmanager
