@@ -100,9 +100,10 @@ def test_data_that_are_set_give_the_bits_of_a_new_model(
     of_plain, faster = compiled(plain), synk.pymc.fast(plain)
     of_faster = compiled(faster)
     parts = Likelihood(read(plain)).parts
-    forms = set()
+    sizes, forms = rng.permutation(ROWS), set()
     for k, odd in enumerate(2 * ODD):
-        data = drawn(rng, int(rng.choice(ROWS)), bool(rng.integers(2)), odd)
+        rows = int(sizes[(k + k // 4) % len(sizes)])  # others in each new model below
+        data = drawn(rng, rows, bool(rng.integers(2)), odd)
         with plain:
             pm.set_data(data)
         if odd == "new category":
