@@ -1,7 +1,6 @@
 """Sampling as users do it: `pm.sample` with nutpie, PyMC's NUTS, numpyro, and `synk.pymc.sample`.
 
-"low_rank" is `pm.sample` with nutpie's metric of low rank, for each model. "stanli" samples a Stan
-program of the same model (`stan_programs.py`) in fast mode.
+"stanli" samples a Stan program of the same model (`stan_programs.py`) in fast mode.
 
 Each run is a process of its own. The first run of a contender has an empty HOME, so that PyTensor's
 and numba's caches are empty; the others find them filled, and have other seeds. Times are those of
@@ -16,7 +15,7 @@ A table for each model and number of chains is printed when it is done. The last
 second of all of them, and geometric means of "times". A run that fails is told, and left out.
 
     python benchmarks/pymc_sampling.py [--chains 1,2,4] [--cores 2] [--draws 500] [--runs 3]
-        [--contenders pm.sample,low_rank,synk.pymc.sample,stanli] [MODEL ...]
+        [--contenders pm.sample,synk.pymc.sample,stanli] [MODEL ...]
 """
 
 from __future__ import annotations
@@ -50,12 +49,9 @@ import synkhronos as synk
 warnings.filterwarnings("ignore")
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
-STAN, LOW_RANK = "stanli", "low_rank"
+STAN = "stanli"
 CONTENDERS: dict[str, Callable[..., Any]] = {
     "pm.sample": lambda _, **given: pm.sample(nuts_sampler="nutpie", **given, **QUIET),
-    LOW_RANK: lambda _, **given: pm.sample(
-        nuts_sampler="nutpie", nuts={"adaptation": "low_rank"}, **given, **QUIET
-    ),
     "PyMC's NUTS": lambda _, **given: pm.sample(nuts_sampler="pymc", **given, **QUIET),
     "numpyro": lambda _, **given: pm.sample(nuts_sampler="numpyro", **given, **QUIET),
     STAN: stan_peer.sample,

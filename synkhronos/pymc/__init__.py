@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         sample_posterior_predictive as sample_posterior_predictive,
     )
     from synkhronos.pymc._after.predictive import sample_prior_predictive as sample_prior_predictive
+    from synkhronos.pymc._after.subsample import loo_subsample
     from synkhronos.pymc._chains.sampler import Sampler
     from synkhronos.pymc._chains.sampling import sample
     from synkhronos.pymc._diverged.explanation import Divergences, explain_divergences
@@ -69,6 +70,7 @@ _HOMES = {
     "fast": "_kept.fast",
     "lfo": "_refits.lfo",
     "loo": "_after.loo",
+    "loo_subsample": "_after.subsample",
     "map": "_map.mapped",
     "parallel": "_group.parallel",
     "reloo": "_refits.reloo",
@@ -94,6 +96,7 @@ __all__ = [
     "fast",
     "lfo",
     "loo",
+    "loo_subsample",
     "map",
     "parallel",
     "reloo",

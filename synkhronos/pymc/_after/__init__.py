@@ -5,6 +5,7 @@
 ``densities``         `compute_log_likelihood` and `compute_log_prior`
 ``deterministics``    `compute_deterministics`
 ``loo``               `loo`: PSIS-LOO, by the work ``loo_rows``
+``subsample``         `loo_subsample`: PSIS-LOO of some rows, and an approximation of all
 ``calculation``       ``Calculation``: PyMC's compiled function, its draws, and their random streams
 ``observed``          rows of an observed variable, and their log-likelihoods at the draws
 ``elpd``              results of ArviZ, and warnings about rows

@@ -9,6 +9,7 @@ from typing import Any
 import arviz_stats
 import numpy as np
 from arviz_base import rcParams
+from arviz_stats.base import array_stats
 from xarray import DataArray
 
 from synkhronos.pymc._after.observed import named
@@ -28,6 +29,18 @@ def of_arviz(kind: str, name: str, values: dict[str, object]) -> Any:
     for key in values.keys() - known:
         setattr(found, key, values[key])
     return found
+
+
+def totals_of_sample(
+    elpd: np.ndarray,
+    lppd: np.ndarray,
+    approximate: np.ndarray,  # of the rows of the sample, as elpd and lppd
+    of_all: np.ndarray,  # the approximation of all rows
+) -> tuple[float, float, float, float]:
+    """The elpd of all rows by the difference estimator, its error by the sample, its error, and p."""
+    total, own_se, se = array_stats.diff_srs_estimator(elpd, approximate, of_all, of_all.size)
+    p, _, _ = array_stats.srs_estimator(lppd - elpd, of_all.size)
+    return total, own_se, se, p
 
 
 def is_pointwise(given: bool | None) -> bool:

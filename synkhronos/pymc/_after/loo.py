@@ -134,7 +134,7 @@ def loo(
     """
     cores = checked("loo", cores, progressbar)
     matching = _matching(moment_match, k_threshold, max_iters, split, cov, log_jacobian)
-    reff = or_none(check_number, "loo: reff", reff, 0.0, math.inf)
+    reff = or_none(check_number, "loo: reff", reff, most=math.inf, above=0)
     posterior = posterior_with_draws("loo", data)
     draws = draws_of(posterior)
     reff = efficiency_of(posterior) if reff is None else reff

@@ -41,9 +41,14 @@ def posterior_with_draws(what: str, data: DataTree) -> Dataset:
     posterior = posterior_of(data, what)
     if missing := [dim for dim in SAMPLE_DIMS if dim not in posterior.dims]:
         raise InputError(f"{what}: the posterior has no dimension {missing[0]!r}")
-    if (draws := draws_of(posterior)) < _FEWEST:
-        raise InputError(f"{what}: {draws} draws are too few: {_FEWEST} are needed")
+    check_draws(what, draws_of(posterior))
     return posterior
+
+
+def check_draws(what: str, draws: int) -> None:
+    """Raise if there are not enough draws."""
+    if draws < _FEWEST:
+        raise InputError(f"{what}: {draws} draws are too few: {_FEWEST} are needed")
 
 
 def draws_of(posterior: Dataset) -> int:
@@ -157,7 +162,25 @@ class OfModel:
         InputError
             The log-likelihoods of the first draw are not `first`, which are known.
         """
-        first = self.first if first is None else first
+        if first is not None:
+            self.check(first)
+        own = self._whole, self.length, self.first.reshape(-1), self.inputs, self._compiled
+        function, _ = function_of_rows(*own, chosen=True)
+        return RowFunction(function, self._density.inputs, self.each)
+
+    def at_means(self) -> np.ndarray:
+        """The log-likelihoods at the mean of the draws, flat."""
+        named = zip(self._density.inputs, self.inputs, strict=True)
+        if whole := [name for name, values in named if values.dtype.kind != "f"]:
+            raise InputError(
+                f"{self._what}: {whole} are whole numbers, whose mean is no value of them: give "
+                'method="lpd"'
+            )
+        found: np.ndarray = self.all(*[values.mean(axis=0) for values in self.inputs])[0]
+        return found.reshape(-1)
+
+    def check(self, first: np.ndarray) -> None:
+        """Raise if known log-likelihoods of the first draw are not those of the model."""
         if first.size != self.first.size or not np.allclose(
             first.reshape(-1), self.first.reshape(-1), _WITHIN, _WITHIN, equal_nan=True
         ):
@@ -165,9 +188,6 @@ class OfModel:
                 f"{self._what}: the log-likelihoods of {self.name} for the first draw are not "
                 "those of the model: give the model, and the data, that the draws were made with"
             )
-        own = self._whole, self.length, self.first.reshape(-1), self.inputs, self._compiled
-        function, _ = function_of_rows(*own, chosen=True)
-        return RowFunction(function, self._density.inputs, self.each)
 
     def _compiled(self, graph: Any, more: Any) -> Any:
         return self._density.compiled_from([graph], [*self._density.values, *more], self._given)
