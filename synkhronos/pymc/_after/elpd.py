@@ -37,7 +37,7 @@ def totals_of_sample(
     approximate: np.ndarray,  # of the rows of the sample, as elpd and lppd
     of_all: np.ndarray,  # the approximation of all rows
 ) -> tuple[float, float, float, float]:
-    """The elpd of all rows, its error by the sample, its error, and p; by the difference estimator."""
+    """The elpd of all rows, its error by the sample, its error, and p."""
     total, own_se, se = array_stats.diff_srs_estimator(elpd, approximate, of_all, of_all.size)
     p, _, _ = array_stats.srs_estimator(lppd - elpd, of_all.size)
     return total, own_se, se, p
