@@ -40,6 +40,7 @@ EXTRAS = (  # what each optional library does for us
     *("training/sources", "training/test_config.py", "training/test_exporters.py"),
     *("training/test_history.py", "cli/test_report.py", "cli/test_train.py", "mpi/test_launch.py"),
     *("pymc/test_models.py", "pymc/test_sample.py", "pymc/test_docs.py"),
+    "pymc/test_fleet_pools.py",
 )
 LARGE = (  # those that import PyMC or scikit-learn, and most of those that compile by numba
     *("tests/pymc", "tests/sklearn", "tests/training/test_metrics.py", "tests/nn", "tests/ops"),

@@ -84,6 +84,8 @@ ONLY_IN = {
     "pooch": ("training.sources._known",),
     "sklearn": ("training.sources._known", "sklearn._estimators"),
     "optuna": ("search._studies",),
+    "distributed": ("_transport.pools._dask",),
+    "ray": ("_transport.pools._ray",),
     "sqlalchemy": ("search._studies",),
     "tensorboardX": ("training._record.exporters._tensorboard",),
     "mlflow": ("training._record.exporters._mlflow",),

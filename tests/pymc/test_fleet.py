@@ -27,7 +27,7 @@ from synkhronos.pymc._map.compilations import Compilations
 from synkhronos.pymc._map.fitted import Sampled
 from synkhronos.pymc._map.names import file_of, seed_of
 from synkhronos.pymc._map.one_graph import one_graph
-from synkhronos.pymc._map.results import Folder, write_result
+from synkhronos.pymc._map.results import Folder, packed_result, write_result
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 SHORT = {"draws": 20, "tune": 20, "chains": 2, "nuts_sampler": "nutpie"}
@@ -240,7 +240,7 @@ def result(tmp_path: Path) -> tuple[Folder, Path]:
     """A folder with the result 1 of the item "a", and its file."""
     folder = Folder(tmp_path / "results")
     folder.entropy(1, 1)
-    write_result(str(folder.path), "a", "digest", 1)
+    write_result(folder.path, "a", packed_result("a", "digest", 1))
     assert folder.has("a", "digest")
     assert folder.read("a") == 1
     return folder, folder.path / file_of("a")
@@ -295,7 +295,7 @@ def test_a_damaged_result_is_missing(
     assert f"{file} is damaged: item a is fitted again" in caplog.text
     with pytest.raises(SynkhronosError, match=re.escape(str(file))):
         folder.read("a")
-    write_result(str(folder.path), "a", "digest", 2)
+    write_result(folder.path, "a", packed_result("a", "digest", 2))
     assert folder.has("a", "digest")
     assert folder.read("a") == 2
 

@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
+from synkhronos._host.thread_pools import thread_pools
+
+QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 MAKERS: dict[str, Callable[[int, int], Any]] = {}
 
 
@@ -120,3 +123,30 @@ class SameModel:
         """The model, and the data of a seed."""
         r = np.random.default_rng(item)
         return self.model, {"x": r.normal(size=30), "group_of": r.integers(0, 4, 30)}
+
+
+def compiles(item: int, random_seed: int) -> tuple[int, int]:
+    """Samples a model; says which process does, and how many models it has compiled by now."""
+    import nutpie
+
+    given = {**QUIET, "draws": 10, "tune": 10, "chains": 1, "cores": 1, "nuts_sampler": "nutpie"}
+    pm.sample(model=arrays(item, 20 + item), random_seed=random_seed, **given)
+    return os.getpid(), nutpie.compile_pymc_model.__self__.count
+
+
+def slow(item: float) -> float:
+    """Takes as many seconds as it says."""
+    time.sleep(item)
+    return item
+
+
+def threads(item: int) -> dict[str, object]:
+    """The numbers of threads of the libraries of this process."""
+    import numba
+
+    pools = [pool for pool in thread_pools() if pool.info().get("user_api") == "blas"]
+    return {
+        "numba": numba.config.NUMBA_NUM_THREADS,
+        "OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"],
+        "blas": max(pool.get_num_threads() for pool in pools),
+    }

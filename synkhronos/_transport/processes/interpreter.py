@@ -33,6 +33,7 @@ def start_interpreter(
     lifeline: int | None,
     descriptors: Sequence[int] = (),
     cores: Sequence[int] | None = None,
+    n_threads: int | None = None,
     environ: Mapping[str, str] | None = None,
     interruptible: bool = True,
     **popen: Any,
@@ -53,6 +54,8 @@ def start_interpreter(
         What the process inherits.
     cores : sequence of int, optional
         The process is bound to them, and its libraries have a thread for each.
+    n_threads : int, optional
+        The threads of each library, where cores are not bound.
     environ : mapping, optional
         Its environment, beside the numbers of threads. Default: that of this process.
     interruptible : bool
@@ -75,7 +78,9 @@ def start_interpreter(
         "path": sys.path,
     }
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    threads = {} if cores is None else environment(len(cores))
+    if cores is not None:
+        n_threads = len(cores)
+    threads = {} if n_threads is None else environment(n_threads)
     options = {"stdin": subprocess.DEVNULL, "process_group": 0, **popen}
     made: list[subprocess.Popen[bytes]] = []
 

@@ -31,7 +31,7 @@ class SlotProcess:
         # pipes, that it writes to and reads from
         module: str,
         task: Mapping[str, object],
-        cores: Sequence[int],
+        cores: Sequence[int],  # none: those of this process, with a thread for each member
         *,
         descriptors: Sequence[int],  # what the process inherits beside the pipes
         lifeline: int,  # see `interpreter.lifeline`
@@ -62,7 +62,8 @@ class SlotProcess:
                     {**task, "requests": to_us, "replies": from_us},
                     descriptors=(to_us, from_us, *descriptors),
                     lifeline=lifeline,
-                    cores=cores,
+                    cores=cores or None,
+                    n_threads=members,
                     environ={**without_settings(os.environ), **settings},
                     stdout=output,
                     stderr=output,

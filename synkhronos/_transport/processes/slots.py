@@ -16,6 +16,7 @@ from synkhronos._transport.processes.slot_process import SlotProcess
 from synkhronos._transport.processes.worker import signals_blocked
 
 _GONE_SECONDS = 30.0  # for a killed process to be gone
+_PIECE = 1 << 30  # bytes that are read together; Linux reads at most 2 GB
 _LOOK_SECONDS = 5.0  # between two looks at limits, and at whether there is more to do
 
 
@@ -60,7 +61,7 @@ class Slots[P: SlotProcess](ABC):
 
     @abstractmethod
     def given_up(self, process: P) -> None:
-        """The same, of a process that `run` has killed at an exception."""
+        """The same, of a process that `give_up` has killed."""
 
     def run(self) -> None:
         """Run processes until there is no work; at an exception, kill and give up what runs.
@@ -73,15 +74,23 @@ class Slots[P: SlotProcess](ABC):
             Of the methods.
         """
         try:
-            while True:
-                while self._free and self.wants_more():
-                    with signals_blocked():  # an interrupt would lose what nobody knows yet
-                        self._start()
-                if not self._running:
-                    return
-                self._wait()
+            self.go_on()
         finally:
-            self._give_up()
+            self.give_up()
+
+    def go_on(self) -> None:
+        """As `run`, but leave the processes at an exception."""
+        while True:
+            while self._free and self.wants_more():
+                with signals_blocked():  # an interrupt would lose what nobody knows yet
+                    self._start()
+            if not self.is_waited_for():
+                return
+            self._wait()
+
+    def is_waited_for(self) -> bool:
+        """Whether processes have work; else none of those that run is waited for."""
+        return bool(self._running)
 
     def _start(self) -> None:
         process = self.started(self._free[-1])
@@ -146,8 +155,8 @@ class Slots[P: SlotProcess](ABC):
                 self._poller.unregister(descriptor)
         return process.close()
 
-    def _give_up(self) -> None:
-        """End what still runs: `run` has ended by an exception."""
+    def give_up(self) -> None:
+        """End what still runs."""
         left = list(self._running)
         for process in left:
             process.kill()
@@ -170,8 +179,33 @@ def in_memory(data: bytes, name: str) -> Iterator[int]:
     """The descriptor of a file in memory, which processes inherit."""
     held = os.memfd_create(name)
     try:
-        with os.fdopen(os.dup(held), "wb") as file:
-            file.write(data)
+        write_held(held, data)
         yield held
     finally:
         os.close(held)
+
+
+def write_held(held: int, data: bytes, begin: int = 0) -> None:
+    """Write to a file in memory from a place on, which is then its end.
+
+    Raises
+    ------
+    OSError
+        There is too little memory.
+    """
+    os.ftruncate(held, begin + len(data))
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(held, rest, begin)
+        rest, begin = rest[written:], begin + written
+
+
+def read_held(held: int, begin: int = 0, end: int | None = None) -> bytes:
+    """Read a piece of a file in memory. Processes may read at once: they share no position."""
+    if end is None:
+        end = os.fstat(held).st_size
+    pieces = []
+    while begin < end and (piece := os.pread(held, min(end - begin, _PIECE), begin)):
+        pieces.append(piece)
+        begin += len(piece)
+    return b"".join(pieces)

@@ -70,6 +70,8 @@ EXTRAS = {
     "pymc": ("models, synkhronos.pymc", "pymc"),
     "nutpie": ("a faster sampler for PyMC", "pymc"),
     "mpi4py": ("several machines", "mpich"),
+    "distributed": ("many models on Dask, pymc.map(on=client)", "cluster"),
+    "ray": ("many models on Ray, pymc.map(on='ray')", "cluster"),
     "nccl4py": ("arrays between GPUs", "cuda12"),
     "safetensors": ("checkpoints", "checkpoints"),
     "msgspec": ("configs of runs, synk train", "train"),

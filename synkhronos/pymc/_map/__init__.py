@@ -3,6 +3,9 @@
 =================  ===============================================================================
 ``mapped``         `map`: checks arguments, and runs the items
 ``parent``         ``Fleet``: gives items to processes in slots, and notes how they end
+``pooled``         ``PooledItems``: the same, in batches that a pool's workers run
+``batches``        what such a worker does: it gives the items to a process of its own
+``pace``           how many items a batch has
 ``entry``          what such a process runs: fits its items one by one
 ``fitted``         ``Sampled``: what is done with what `fit` returns
 ``compilations``   compiled models of nutpie, which models of one graph share
@@ -12,5 +15,6 @@
 ``results``        ``Fits``: results of items; a folder of files, each written as a whole
 =================  ===============================================================================
 
-Slots and processes are those of ``synkhronos.search`` (``_transport.processes.slots``).
+Slots and processes are those of ``synkhronos.search`` (``_transport.processes.slots``). Pools are
+those of ``_transport.pools``.
 """

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import mmap
-import os
 import traceback
 import warnings
 from collections.abc import Mapping
@@ -14,20 +12,19 @@ from typing import Any
 import pytensor
 
 from synkhronos._transport.processes.slot_pipe import Pipe
+from synkhronos._transport.processes.slots import read_held, write_held
 from synkhronos._transport.serialization import unpack_graph
 from synkhronos.pymc._density.nutpie import compiled_soon
 from synkhronos.pymc._map.compilations import Compilations
 from synkhronos.pymc._map.fitted import Sampled
 from synkhronos.pymc._map.names import seed_of
-from synkhronos.pymc._map.results import write_result
+from synkhronos.pymc._map.results import packed_result, write_result
 
 
 def main(task: Mapping[str, Any]) -> None:
     """Fit items, until the parent has no more."""
     with (
         contextlib.closing(Pipe(task["requests"], task["replies"])) as pipe,
-        os.fdopen(task["held"], "rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held,
         compiled_soon(),
         Compilations(),
     ):
@@ -35,8 +32,8 @@ def main(task: Mapping[str, Any]) -> None:
         sampled = None
         while "at" in (asked := pipe.ask({"next": True})):
             try:
-                sampled = sampled or _job(held, task)
-                _fit(sampled, held, asked, task)
+                sampled = sampled or _job(task)
+                _fit(sampled, asked, task)
             except Exception as exc:
                 text = "".join(traceback.format_exception(exc))
                 said = traceback.format_exception_only(exc)[-1].strip()
@@ -46,18 +43,20 @@ def main(task: Mapping[str, Any]) -> None:
         pipe.send({"ends": True})
 
 
-def _job(held: mmap.mmap, task: Mapping[str, Any]) -> Sampled:
-    job = unpack_graph(held[: task["length"]])
+def _job(task: Mapping[str, Any]) -> Sampled:
+    job = unpack_graph(read_held(task["held"], 0, task["length"]))
     for name, value in job["settings"].items():
         setattr(pytensor.config, name, value)
     return Sampled(job["fit"], job["arguments"], task["members"])
 
 
-def _fit(
-    sampled: Sampled, held: mmap.mmap, asked: Mapping[str, Any], task: Mapping[str, Any]
-) -> None:
-    begin, end = asked["at"]
+def _fit(sampled: Sampled, asked: Mapping[str, Any], task: Mapping[str, Any]) -> None:
     seed = seed_of(int(task["entropy"]), asked["name"])
+    item = unpack_graph(read_held(task["held"], *asked["at"]))
     with warnings.catch_warnings():
-        result = sampled(unpack_graph(held[begin:end]), seed)
-    write_result(task["folder"], asked["name"], asked["item"], result)
+        result = sampled(item, seed)
+    packed = packed_result(asked["name"], asked["item"], result)
+    if isinstance(task["place"], int):
+        write_held(task["place"], packed)
+    else:
+        write_result(task["place"], asked["name"], packed)

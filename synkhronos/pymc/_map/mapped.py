@@ -16,6 +16,8 @@ from synkhronos._errors import InputError, InputTypeError, StartFailed
 from synkhronos._host import files
 from synkhronos._host.cores import available, shares
 from synkhronos._host.system import trouble
+from synkhronos._transport.pools.chosen import pool_of
+from synkhronos._transport.pools.pool import Pool
 from synkhronos._transport.processes.interpreter import lifeline
 from synkhronos._transport.processes.slots import in_memory
 from synkhronos._transport.serialization import pack_graph
@@ -23,7 +25,8 @@ from synkhronos.pymc._after.bar import Bar
 from synkhronos.pymc._density.adaptation import check_adaptation
 from synkhronos.pymc._map.digests import digest_of
 from synkhronos.pymc._map.names import named
-from synkhronos.pymc._map.parent import Fleet, Item, Settings
+from synkhronos.pymc._map.parent import Fleet, Item, Record, Settings
+from synkhronos.pymc._map.pooled import Job, PooledItems
 from synkhronos.pymc._map.results import Fits, Folder
 
 _SETTINGS = ("mode", "floatX", "cxx")  # of PyTensor, which the script may have changed
@@ -33,6 +36,7 @@ def map(
     fit: Callable[..., object],
     items: Iterable[object] | Mapping[Hashable, object],
     *,
+    on: object = None,
     cores: int | None = None,
     members: int = 1,
     folder: str | os.PathLike[str] | None = None,
@@ -56,10 +60,14 @@ def map(
         sampled itself by `pm.sample`. If it has an argument `random_seed`, it gets the item's seed.
     items : iterable or mapping
         A mapping names them. Else their names are 0, 1, 2 and so on.
+    on : Client, "ray", MPIPoolExecutor or Executor, optional
+        Where the items are fitted: by the workers of a client of Dask, of Ray, of mpi4py, or of an
+        executor of ``concurrent.futures``. Default: in slots of this machine.
     cores : int, optional
-        The number of cores. Default, and at most: all that this process may use.
+        The number of cores of this machine. Default, and at most: all that this process may use.
     members : int
-        The cores of a slot: for the chains of a model, or for ``fork()`` and `sample` in `fit`.
+        The cores of a slot: for the chains of a model, or for ``fork()`` and `sample` in `fit`. A
+        worker of `on` uses the cores that it was given.
     folder : path, optional
         A folder for the results. The same call finds them there, and fits the items that are
         missing or have failed. Default: a temporary one, which lasts as long as the result.
@@ -69,6 +77,7 @@ def map(
         Seconds for an item. The process of one that takes longer is killed; the item has failed.
     log_dir : path, optional
         A folder for what the processes print, in files ``slot-N.log``. Default: they print here.
+        With `on` they print where the workers do.
     progressbar : bool
     **kwargs
         Arguments of `pm.sample`: draws, tune, chains, nuts_sampler, target_accept and so on; and
@@ -85,7 +94,8 @@ def map(
     InputError, InputTypeError
         An argument is not possible, or the folder has results of other items. Nothing was started.
     SynkhronosError
-        The first ten items have all failed, or processes do not start.
+        The first ten items have all failed, or processes do not start. With `on`: a worker has
+        other versions of the packages, or the workers are gone.
     KeyboardInterrupt
         Ctrl-C. The results in `folder` stay.
 
@@ -94,6 +104,9 @@ def map(
     Cost: each slot starts an interpreter and imports PyMC, which takes about 3 s, and compiles each
     graph once. An item then costs its model function, some milliseconds to recognise the graph, and
     its sampling.
+
+    With `on` items go in batches of about a second. Each worker starts such an interpreter, in
+    which items are fitted as in a slot, with the same results bit by bit on equal processors.
 
     A draw depends on the seed, the name of the item and its data only: not on the number of
     slots, the order of items, or what else is fitted.
@@ -118,10 +131,11 @@ def map(
         if name in kwargs:
             raise InputError(f"map: {name}= is not for all items: fit returns a model for each")
     check_adaptation(kwargs.get("adaptation"), {**kwargs})
+    members = check_integer("map: members", members, 1)
+    pool = None if on is None else _pool(on, members, cores, log_dir)
     there = available()
     cores = min(or_none(check_integer, "map: cores", cores, 1) or len(there), len(there))
-    members = check_integer("map: members", members, 1)
-    if members > cores:
+    if pool is None and members > cores:
         raise InputError(f"map: members={members}: there are {cores} cores")
     asked = or_none(check_integer, "map: random_seed", random_seed, 0)
     limit = check_seconds("map: limit", limit)
@@ -132,22 +146,32 @@ def map(
     place = Folder(folder)
     entropy = place.entropy(asked, int(np.random.SeedSequence().generate_state(2, np.uint64)[0]))
     left = [i for i in _placed(found, packed, len(head)) if not place.has(i.name, i.digest)]
-    logs = None if log_dir is None else _log_folder(log_dir)
-    slots = shares(there[:cores], min(cores // members, max(1, len(left))))[::-1]
     failed: Mapping[Hashable, str] = {}
     if left:
-        with (
-            in_memory(b"".join([head, *packed.values()]), "synk-items") as held,
-            lifeline() as end,
-            Bar("fitting", len(left), progressbar) as bar,
-        ):
-            settings = Settings(held, len(head), end, members, entropy, logs)
-            seconds = math.inf if limit is None else limit
-            fleet = Fleet(left, slots, settings, place, limit=seconds, bar=bar)
-            fleet.run()
-        failed = fleet.failed
+        data = b"".join([head, *packed.values()])
+        logs = None if log_dir is None else _log_folder(log_dir)
+        with Bar("fitting", len(left), progressbar) as bar:
+            record = Record(place, bar)
+            if pool is not None:
+                given = Job(data, len(head), members, entropy, limit)
+                PooledItems(left, given, pool, place, record).run()
+            else:
+                slots = shares(there[:cores], min(cores // members, len(left)))[::-1]
+                with in_memory(data, "synk-items") as held, lifeline() as end:
+                    settings = Settings(
+                        held, len(head), end, members, entropy, str(place.path), logs
+                    )
+                    Fleet(slots, settings, record, limit or math.inf).fit(left)
+        failed = record.failed
     place.note_failed(failed)
     return Fits(place, list(found), failed)
+
+
+def _pool(on: object, members: int, cores: object, log_dir: object) -> Pool:
+    for name, given in (("cores", cores), ("log_dir", log_dir)):
+        if given is not None:
+            raise InputError(f"map: {name}= is for slots of this machine: leave it out, or on=")
+    return pool_of("map", on, members)
 
 
 def _log_folder(given: str | os.PathLike[str]) -> Path:

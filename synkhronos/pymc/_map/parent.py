@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,106 +29,31 @@ class Item:
     digest: str
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The settings that all processes of a fleet have in common.
+class Ends(ABC):
+    """Takes note of how items end."""
 
-    `held` and `lifeline` are descriptors: a file in memory with `fit` and the items, and see
-    `interpreter.lifeline`. `length` is that of `fit` in the file.
-    """
+    @abstractmethod
+    def done(self, item: Item) -> None:
+        """An item has a result, where its process was to put it."""
 
-    held: int
-    length: int
-    lifeline: int
-    members: int
-    entropy: int
-    log_dir: Path | None
+    @abstractmethod
+    def fail(self, item: Item, why: str, text: str = "") -> None:
+        """An item has none; `text` is a traceback."""
 
 
-class Fitter(SlotProcess):
-    """A process that fits items, one after another."""
+class Record(Ends):
+    """How the items of a call have ended: in its folder, in the log, and on a bar."""
 
-    def __init__(
-        self, number: int, cores: Sequence[int], settings: Settings, folder: Folder
-    ) -> None:
-        self.item: Item | None = None  # that it fits now
-        self.asked = False  # whether it has asked for an item, so that it has started
-        log_dir = settings.log_dir
-        super().__init__(
-            "synkhronos.pymc._map.entry",
-            {
-                "held": settings.held,
-                "length": settings.length,
-                "members": settings.members,
-                "entropy": str(settings.entropy),
-                "folder": str(folder.path),
-            },
-            cores,
-            descriptors=(settings.held,),
-            lifeline=settings.lifeline,
-            members=settings.members,
-            log=None if log_dir is None else log_dir / f"slot-{number}.log",
-        )
-
-
-class Fleet(Slots[Fitter]):
-    """Fits items, each in the next slot that is free."""
-
-    def __init__(
-        self,
-        items: Sequence[Item],
-        slots: Sequence[Sequence[int]],  # the cores of each
-        settings: Settings,
-        folder: Folder,
-        *,
-        limit: float,
-        bar: Bar,
-    ) -> None:
-        super().__init__(slots, "map")
-        self._left = list(items)[::-1]
-        self._settings = settings
+    def __init__(self, folder: Folder, bar: Bar) -> None:
         self._folder = folder
-        self._limit = limit  # seconds for an item
         self._bar = bar
         self._done = 0
         self._succeeded = False
-        self._processes = 0
-        self._starting = 0  # processes that have not asked yet
         self.failed: dict[Hashable, str] = {}  # why an item has failed, by name
 
-    def wants_more(self) -> bool:
-        """Whether there are items that no process asks for."""
-        return len(self._left) > self._starting
-
-    def started(self, cores: Sequence[int]) -> Fitter:
-        """A process, which will ask for items."""
-        process = Fitter(self._processes, cores, self._settings, self._folder)
-        self._processes += 1
-        self._starting += 1
-        return process
-
-    def take(self, process: Fitter, message: Mapping[str, Any]) -> None:
-        """Give the next item, or note how the last one has ended."""
-        if "next" in message:
-            self._starting -= not process.asked
-            process.asked = True
-            self._give(process)
-        elif "done" in message:
-            self._end(process)
-        elif "raised" in message:
-            self._fail(process, message["raised"], message.get("traceback", ""))
-
-    def _give(self, process: Fitter) -> None:
-        if not self._left:
-            process.reply({})
-            process.ends_soon()
-            return
-        process.item = item = self._left.pop()
-        process.limit(self._limit)
-        process.reply({"name": str(item.name), "at": item.at, "item": item.digest})
-
-    def _end(self, process: Fitter) -> None:
-        process.item = None
+    def done(self, item: Item) -> None:
+        """See `Ends`."""
+        del item
         self._succeeded = True
         self._count()
 
@@ -135,10 +61,14 @@ class Fleet(Slots[Fitter]):
         self._done += 1
         self._bar.show(self._done)
 
-    def _fail(self, process: Fitter, why: str, text: str = "") -> None:
-        item, process.item = process.item, None
-        if item is None:
-            return
+    def fail(self, item: Item, why: str, text: str = "") -> None:
+        """See `Ends`.
+
+        Raises
+        ------
+        SynkhronosError
+            The first ten items have all failed.
+        """
         self.failed[item.name] = f"{why}\n{text}" if text else why
         self._folder.note_failed(self.failed)
         log.warning("item %s failed: %s", item.name, why)
@@ -149,6 +79,117 @@ class Fleet(Slots[Fitter]):
                 f"map: the first {_FIRST} items have failed, the last of them, {item.name}: "
                 f"{why}. Mend fit{last}"
             )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings that all processes of a fleet have in common.
+
+    `held` and `lifeline` are descriptors: a file in memory with `fit` and the items, and see
+    `interpreter.lifeline`. `length` is that of `fit` in the file. Results go to `place`: a folder,
+    or a file in memory, by its descriptor.
+    """
+
+    held: int
+    length: int
+    lifeline: int
+    members: int
+    entropy: int
+    place: str | int
+    log_dir: Path | None = None
+
+
+class Fitter(SlotProcess):
+    """A process that fits items, one after another."""
+
+    def __init__(self, number: int, cores: Sequence[int], settings: Settings) -> None:
+        self.item: Item | None = None  # that it fits now
+        self.asked = False  # whether it has asked for an item, so that it has started
+        log_dir, place = settings.log_dir, settings.place
+        super().__init__(
+            "synkhronos.pymc._map.entry",
+            {
+                "held": settings.held,
+                "length": settings.length,
+                "members": settings.members,
+                "entropy": str(settings.entropy),
+                "place": place,
+            },
+            cores,
+            descriptors=(settings.held, *([place] if isinstance(place, int) else [])),
+            lifeline=settings.lifeline,
+            members=settings.members,
+            log=None if log_dir is None else log_dir / f"slot-{number}.log",
+        )
+
+
+class Fleet(Slots[Fitter]):
+    """Fits items, each in the next slot that is free.
+
+    Parameters
+    ----------
+    slots : sequence of sequences of int
+        The cores of each.
+    settings : Settings
+    ends : Ends
+    limit : float
+        Seconds for an item.
+    """
+
+    def __init__(
+        self, slots: Sequence[Sequence[int]], settings: Settings, ends: Ends, limit: float
+    ) -> None:
+        super().__init__(slots, "map")
+        self._left: list[Item] = []
+        self._settings = settings
+        self._ends = ends
+        self._limit = limit
+        self._processes = 0
+        self._starting = 0  # processes that have not asked yet
+
+    def fit(self, items: Iterable[Item]) -> None:
+        """Fit items, until each has ended; for exceptions see `Slots.run`."""
+        self._left = list(items)[::-1]
+        self.run()
+
+    def wants_more(self) -> bool:
+        """Whether there are items that no process asks for."""
+        return len(self._left) > self._starting
+
+    def started(self, cores: Sequence[int]) -> Fitter:
+        """A process, which will ask for items."""
+        process = Fitter(self._processes, cores, self._settings)
+        self._processes += 1
+        self._starting += 1
+        return process
+
+    def take(self, process: Fitter, message: Mapping[str, Any]) -> None:
+        """Give the next item, or note how the last one has ended."""
+        if "next" in message:
+            self._starting -= not process.asked
+            process.asked = True
+            self.give(process)
+        elif "done" in message:
+            item, process.item = process.item, None
+            assert item is not None
+            self._ends.done(item)
+        elif "raised" in message:
+            self._fail(process, message["raised"], message.get("traceback", ""))
+
+    def give(self, process: Fitter) -> None:
+        """Give the next item to a process that asks; without one, the process ends."""
+        if not self._left:
+            process.reply({})
+            process.ends_soon()
+            return
+        process.item = item = self._left.pop()
+        process.limit(self._limit)
+        process.reply({"name": str(item.name), "at": item.at, "item": item.digest})
+
+    def _fail(self, process: Fitter, why: str, text: str = "") -> None:
+        item, process.item = process.item, None
+        if item is not None:
+            self._ends.fail(item, why, text)
 
     def lost(self, process: Fitter, why: str) -> None:
         """The item has failed; another process goes on with the others."""

@@ -132,18 +132,22 @@ class Folder:
         return unpack_graph(packed)
 
 
-def write_result(folder: str, name: str, item: str, result: object) -> None:
-    """Write the result of an item, which nobody else may read: a pickle is code.
+def packed_result(name: str, item: str, result: object) -> bytes:
+    """The contents of the file of a result, by the name and the digest of its item."""
+    packed = pack_graph(result)
+    found = hashlib.blake2b(packed).hexdigest()
+    head = json.dumps({"name": name, "item": item, "blake2b": found}).encode()
+    return b"".join([head, b"\n", packed])
+
+
+def write_result(folder: str | Path, name: Hashable, packed: bytes) -> None:
+    """Write a result of `packed_result`, which nobody else may read: a pickle is code.
 
     Raises
     ------
     OSError
     """
-    packed = pack_graph(result)
-    found = hashlib.blake2b(packed).hexdigest()
-    head = json.dumps({"name": name, "item": item, "blake2b": found}).encode()
-    path = Path(folder) / file_of(name)
-    files.replace(path, b"".join([head, b"\n", packed]), mode=files.OWN_FILE)
+    files.replace(Path(folder) / file_of(name), packed, mode=files.OWN_FILE)
 
 
 def _remove(folder: str, owner: int) -> None:

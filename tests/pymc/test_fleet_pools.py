@@ -1,0 +1,362 @@
+"""`map` on pools: one suite for all of them, and what becomes of items whose workers end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import fleet_cases as cases
+import pool_cases
+import pool_kills
+import pytest
+from launching import launcher
+from selection import thorough
+from user_scripts import ended
+
+import synkhronos as synk
+from synkhronos._errors import InputError, InputTypeError, SynkhronosError
+from synkhronos._transport.pools.chosen import pool_of
+from synkhronos._transport.pools.pool import Pool
+from synkhronos.pymc._after.bar import Bar
+from synkhronos.pymc._map import batches, pooled
+from synkhronos.pymc._map.pace import AHEAD, BATCH_SECONDS, Pace, batch_size
+from synkhronos.pymc._map.parent import Item, Record
+from synkhronos.pymc._map.pooled import Job, PooledItems
+from synkhronos.pymc._map.results import Folder, packed_result
+
+PACKAGES = {"dask": "distributed", "ray": "ray", "mpi": "mpi4py"}
+
+
+@pytest.mark.timeout(120)
+def test_an_executor_is_as_slots(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool_cases.ends(pool, tmp_path)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", thorough("threads", "processes", "dask", "ray", "mpi"))
+def test_pools_are_alike(kind: str, tmp_path: Path) -> None:
+    """All cases hold for each of them."""
+    pytest.importorskip(PACKAGES.get(kind, "synkhronos"), reason="synkhronos[cluster]")
+    done = ended(tmp_path, _command(kind, 2, pool_cases.__file__, kind, str(tmp_path)), limit=850)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count(" s\n") == len(pool_cases.CASES), done.stdout
+    assert "all cases" in done.stdout
+
+
+def _command(kind: str, workers: int, *program: str) -> list[str]:
+    if kind != "mpi":
+        return [sys.executable, *program]
+    launched = [*launcher("mpich").command, "-n", str(workers + 1), sys.executable]
+    return [*launched, "-m", "mpi4py.futures", *program]
+
+
+_STATES = ("idle", "starts", "fits", "returned")  # of a worker
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    thorough(
+        *((kind, state) for kind in ("dask", "ray") for state in _STATES),
+        *(("dask", "scheduler"), ("dask", "added")),
+    ),
+)
+def test_a_process_is_killed(kind: str, state: str, tmp_path: Path) -> None:
+    """One of three workers: nothing is lost. The scheduler: the call says so."""
+    pytest.importorskip(PACKAGES[kind], reason="synkhronos[cluster]")
+    done = ended(tmp_path, _command(kind, 3, pool_kills.__file__, kind, state, str(tmp_path)), 580)
+    assert done.returncode == 0, done.stdout
+    assert "as it must be" in done.stdout
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+def test_a_rank_is_killed(tmp_path: Path) -> None:
+    """MPI ends the launch, and another one goes on."""
+    command = _command("mpi", 3, pool_kills.__file__, "mpi", "launch", str(tmp_path))
+    first = ended(tmp_path, command)
+    assert first.returncode != 0
+    assert "MPI goes on without a rank" not in first.stdout
+    second = ended(tmp_path, command)
+    assert second.returncode == 0, second.stdout
+    assert "as it must be" in second.stdout
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.1, 0.7, 3.0])
+@pytest.mark.parametrize("overhead", [0.005, 0.02])
+def test_batches_make_a_pools_milliseconds_few(seconds: float, overhead: float) -> None:
+    """At most 3 % of the time of items from 50 ms on, and all workers end together."""
+    left, slots, batches_made, last = 10_000, 8, 0, 0
+    pace = Pace()
+    assert batch_size(pace.seconds, left, slots) == 1
+    pace.note([30.0, *[seconds] * 9])  # the first one was compiled
+    while left:
+        last = batch_size(pace.seconds, left, slots)
+        left -= last
+        batches_made += 1
+        assert last * seconds <= max(seconds, 2 * BATCH_SECONDS)
+    assert last == 1
+    assert batches_made * overhead <= 0.03 * 10_000 * seconds
+
+
+class Loss(Exception):
+    """A worker has ended."""
+
+
+class Stand(Pool):
+    """A pool in this thread; `act` gives the ends of a batch's items, or raises."""
+
+    name = "Stand"
+
+    def __init__(self, act: Callable[[list[Any]], Mapping[str, Any]], slots: int = 2) -> None:
+        self.act, self._slots, self.said = act, slots, ""
+        self.batches: list[list[str]] = []
+        self.everyone: list[object] = []
+        self.cancelled = 0
+
+    def slots(self) -> int:
+        """As given."""
+        return self._slots
+
+    def submit(self, run: Callable[..., object], data: object, batch: Any) -> Future[Any]:
+        """Act at once."""
+        assert data == b"head"
+        self.batches.append([name for name, *_ in batch["items"]])
+        future: Future[Any] = Future()
+        try:
+            found = self.act(batch["items"])
+        except Loss as exc:
+            future.set_exception(exc)
+        except LookupError:
+            pass  # it never ends
+        else:
+            future.set_result(found)
+        return future
+
+    def cancel(self, future: Future[Any]) -> None:
+        """Count it."""
+        self.cancelled += 1
+        super().cancel(future)
+
+    def is_loss(self, exc: BaseException) -> bool:
+        """A `Loss` is one."""
+        return isinstance(exc, Loss)
+
+    def trouble(self, exc: BaseException | None = None) -> str:
+        """As set by the test."""
+        return self.said
+
+    def everywhere(self, function: Callable[..., object], argument: object) -> None:
+        """Note it."""
+        self.everyone.append(function)
+
+
+def fitted(items: list[Any]) -> dict[str, Any]:
+    """All items have their names as results."""
+    return {"ends": [(packed_result(n, d, n), "", "", 0.01) for n, d, _ in items]}
+
+
+def run_on(pool: Pool, folder: Folder, names: str) -> Record:
+    with Bar("", 1, enabled=False) as bar:
+        record = Record(folder, bar)
+        items = [Item(name, (4 + i, 5 + i), name) for i, name in enumerate(names)]
+        job = Job(b"head" + names.encode(), 4, 1, 1, None)
+        PooledItems(items, job, pool, folder, record).run()
+        return record
+
+
+def test_items_of_a_lost_batch_come_once_again(tmp_path: Path) -> None:
+    """Each in a batch of its own, so that only the guilty one fails."""
+    folder, pool = Folder(tmp_path / "f"), Stand(fitted)
+
+    def act(items: list[Any]) -> dict[str, Any]:
+        names = [name for name, *_ in items]
+        if "c" in names:
+            raise Loss(f"worker of {names}")
+        return fitted(items)
+
+    pool.act = act
+    record = run_on(pool, folder, "abcdefgh")
+    assert record.failed.keys() == {"c"}
+    assert "its worker has ended 2 times: worker of ['c']" in record.failed["c"]
+    assert {n: folder.read(n) for n in "abdefgh"} == {n: n for n in "abdefgh"}
+    assert sum("c" in batch for batch in pool.batches) == 2
+    assert ["c"] in pool.batches
+    assert pool.everyone == [batches.end_job]
+
+
+def test_few_batches_are_ahead(tmp_path: Path) -> None:
+    """At most two for each slot; an interrupt gives all of them up."""
+    pool = Stand(dict.__getitem__)  # type: ignore[arg-type]
+
+    def never(items: list[Any]) -> dict[str, Any]:
+        if len(pool.batches) == 2 * AHEAD:
+            pool.said = "it is gone"
+        raise LookupError
+
+    pool.act = never
+    with pytest.raises(SynkhronosError, match=r"map: Stand: it is gone. The results so far are in"):
+        run_on(pool, Folder(tmp_path / "f"), "abcdefghijkl")
+    assert (len(pool.batches), pool.cancelled) == (2 * AHEAD, 2 * AHEAD)
+    assert pool.everyone == [batches.end_job]
+
+
+def test_a_pool_that_is_broken_or_has_no_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(Stand):
+        def submit(self, run: Any, data: object, batch: Any) -> Future[Any]:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+
+    with pytest.raises(SynkhronosError, match="map: Stand runs no batches: RuntimeError"):
+        run_on(Broken(fitted), Folder(tmp_path / "a"), "abc")
+
+    def cancelled(items: list[Any]) -> dict[str, Any]:
+        raise LookupError
+
+    monkeypatch.setattr(pooled, "_START_SECONDS", 0.5)
+    with pytest.raises(SynkhronosError, match=r"has had no worker of 1 cores for 0.5 seconds"):
+        run_on(Stand(cancelled, slots=0), Folder(tmp_path / "b"), "abc")
+
+    class Gone(Stand):
+        def submit(self, run: Any, data: object, batch: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            future.set_exception(CancelledError())
+            return future
+
+    with pytest.raises(SynkhronosError, match="runs no batches: CancelledError"):
+        run_on(Gone(fitted), Folder(tmp_path / "c"), "abc")
+
+
+def test_workers_that_fit_nothing_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(b"", 0, 2, 1, None).common()
+    assert (
+        "has 1 cores, and members=2: give each worker more"
+        in batches.run_batch(b"", job, 1)["wrong"]
+    )
+    other = {**job, "versions": {**batches.versions_here(), "pymc": "1.0", "new": "2"}}
+    said = batches.run_batch(b"", other, 2)["wrong"]
+    assert f"pymc {batches.versions_here()['pymc']} in place of 1.0, new None in place of 2" in said
+    monkeypatch.setattr(batches, "trouble", lambda: "this is no Linux")
+    assert "cannot fit items: this is no Linux" in batches.run_batch(b"", job, 2)["wrong"]
+    with pytest.raises(SynkhronosError, match="map: Stand: the worker on x has"):
+        run_on(Stand(lambda _: {"wrong": "the worker on x has"}), Folder(tmp_path / "f"), "ab")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"on": 3}, "on=3: give a Client of Dask, 'ray', an MPIPoolExecutor, or an Executor"),
+        ({"on": "dask"}, "on='dask': give a Client of Dask"),
+        ({"on": ThreadPoolExecutor(1), "cores": 1}, "cores= is for slots of this machine"),
+        ({"on": ThreadPoolExecutor(1), "log_dir": "x"}, "log_dir= is for slots of this machine"),
+    ],
+)
+def test_what_is_not_a_pool(given: dict[str, Any], error: str) -> None:
+    with pytest.raises((InputError, InputTypeError), match=f"map: {error}"):
+        synk.pymc.map(cases.ended, ["a"], **given)
+
+
+def test_ray_needs_a_connection() -> None:
+    pytest.importorskip("ray", reason="synkhronos[cluster]")
+    with pytest.raises(InputError, match=r"on='ray': .* call ray.init\(\) before"):
+        pool_of("map", "ray", 1)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The stations of a process of its own; stations without processes."""
+
+    class Still:
+        closed = stopped = False
+
+        def __init__(self, head: bytes, batch: Mapping[str, Any]) -> None:
+            self.job = batch["job"]
+
+        def close(self) -> None:
+            self.closed = True
+
+        def stop(self) -> None:
+            self.stopped = True
+
+    monkeypatch.setattr(batches, "Station", Still)
+    yield (found := batches.Here())
+    for job in "ab":
+        found.end(job)
+
+
+def test_a_station_lasts_from_batch_to_batch(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For its own call; it ends with the call, after an error, and when no batch comes."""
+    with here.station(b"", {"job": "a", "members": 1}, 2) as first:
+        pass
+    with here.station(b"", {"job": "b", "members": 1}, 2) as other:
+        assert other is not first
+    with here.station(b"", {"job": "a", "members": 1}, 2) as again:
+        assert again is first
+        here.end("a")
+        assert first.stopped
+        assert not first.closed
+    assert first.closed
+    with pytest.raises(ArithmeticError), here.station(b"", {"job": "b", "members": 1}, 2) as second:
+        raise ArithmeticError
+    assert second is other
+    assert other.closed
+    monkeypatch.setattr(batches, "_REST_SECONDS", 0.05)
+    with here.station(b"", {"job": "b", "members": 1}, 2) as third:
+        pass
+    until = time.monotonic() + 60
+    while not third.closed and time.monotonic() < until:
+        time.sleep(0.01)
+    assert third.closed
+    here.end("b")
+    with (
+        pytest.raises(SynkhronosError, match="the call has ended"),
+        here.station(b"", {"job": "b", "members": 1}, 2),
+    ):
+        pass
+
+
+def test_batches_of_a_worker_share_its_cores(here: Any) -> None:
+    """The third one of three batches waits, if there are cores for two."""
+    inside, let_go, order = threading.Semaphore(0), threading.Event(), []
+
+    def use(name: str) -> None:
+        with here.station(b"", {"job": "a", "members": 2}, 4):
+            order.append(name)
+            inside.release()
+            assert let_go.wait(60)
+
+    users = [threading.Thread(target=use, args=[str(i)]) for i in range(3)]
+    for each in users:
+        each.start()
+    assert inside.acquire(timeout=60)
+    assert inside.acquire(timeout=60)
+    assert not inside.acquire(timeout=0.1)
+    let_go.set()
+    for each in users:
+        each.join()
+    assert len(order) == 3
+
+
+def test_cores_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm's number; else its share of the machine."""
+    from synkhronos._transport.pools import _mpi
+
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
+    assert _mpi.cores_of_rank() == 3
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK")
+    monkeypatch.setattr(_mpi, "available", lambda: list(range(8)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(_mpi, "launch", lambda: None)
+    assert _mpi.cores_of_rank() == 8
+    monkeypatch.setattr(_mpi, "launch", lambda: type("Launch", (), {"local_size": 3}))
+    assert _mpi.cores_of_rank() == 2
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)  # the launcher has bound it
+    assert _mpi.cores_of_rank() == 8
