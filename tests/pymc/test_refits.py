@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -327,6 +328,24 @@ def test_what_a_process_does(known: SimpleNamespace, monkeypatch: pytest.MonkeyP
     np.testing.assert_allclose(found.elpd_i, elpd, rtol=1e-12)
 
 
+def test_idle_cores_run_chains(known: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of this machine: a worker of a pool may have one core."""
+    asked: list[Any] = []
+
+    def map_here(fit: Any, items: Mapping[str, Any], **given: Any) -> Any:
+        asked.append(given)
+        raise LookupError
+
+    monkeypatch.setattr(fits_of_calls, "map_items", map_here)
+    monkeypatch.setattr(fits_of_calls, "available", lambda: range(8))
+    pool = object()
+    for given in ({}, {"on": pool}, {"on": pool, "members": 3}):
+        with pytest.raises(LookupError):
+            synk.pymc.cross_validate(known.model, known.tree, k=2, **given, **PLAIN)
+    assert [given["members"] for given in asked] == [2, 1, 3]
+    assert [given.get("on") for given in asked] == [None, pool, pool]
+
+
 def test_some_rows_are_in_memory_at_a_time(
     known: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -508,6 +527,9 @@ def test_fits_are_exact_and_do_not_depend_on_processes() -> None:
         synk.pymc.cross_validate(model, tree, by="shop", cores=cores, **given) for cores in (1, 2)
     )
     assert one.elpd_i.equals(two.elpd_i)
+    with ThreadPoolExecutor(1) as pool:
+        away = synk.pymc.cross_validate(model, tree, by="shop", on=pool, **given)
+    assert one.elpd_i.equals(away.elpd_i)
     shops = [np.arange(8 * i, 8 * i + 8) for i in range(5)]
     expected = [exact(y, out, np.array([row])) for out in shops for row in out]
     np.testing.assert_allclose(one.elpd_i, expected, atol=0.08)

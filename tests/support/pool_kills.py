@@ -116,11 +116,11 @@ def worker(kind: str, state: str, folder: Path) -> None:
         workers = _workers(pool, folder / "before")
         victim = workers[0]
         fit = Noted(folder, 0.3)
-        results = folder / "results"
+        results, old = folder / "results", set(children(victim))
         before: set[Path] = set()
         reached: dict[str, Callable[[], Any]] = {
             "idle": lambda: victim,
-            "starts": lambda: children(victim) and victim,
+            "starts": lambda: set(children(victim)) - old and victim,
             "fits": lambda: next((w for w, *_ in fit.begun()), None),
             "returned": lambda: list(results.glob("*.fit")) and fit.begun()[-1][0],
         }

@@ -66,9 +66,9 @@ def cross_validate(
     backend, compile_kwargs
         As for `pm.compute_log_likelihood`.
     **kwargs
-        Arguments of `map`, such as cores, members, folder, random_seed and limit; and of
-        `pm.sample`, such as draws, tune, chains and target_accept. Default: as many draws and
-        chains as `idata` has.
+        Arguments of `map`, such as on, cores, members, folder, random_seed and limit; and
+        of `pm.sample`, such as draws, tune, chains and target_accept. Default: as many draws
+        and chains as `idata` has.
 
     Returns
     -------

@@ -106,9 +106,7 @@ class Refits:
             An item has failed.
         """
         model = weighted(self._what, self._model, self._of_model.name, self._of_model.first.shape)
-        there = min(self._cores or len(available()), len(available()))
-        alone = max(1, min(int(self._arguments["chains"]), there // len(items)))
-        members = self._of_map.get("members", alone)
+        members = self._of_map.get("members", self._members(len(items)))
         fit = kind(model, self._function, self._arguments, members, keeps)
         of = self._digest()
         whole = {name: {**item, "of": of} for name, item in items.items()}
@@ -123,6 +121,13 @@ class Refits:
         results = dict(found)
         self._warn(results)
         return results
+
+    def _members(self, fits: int) -> int:
+        """The cores of a fit: idle ones run its chains, but a worker of a pool may have one."""
+        if self._of_map.get("on") is not None:
+            return 1
+        there = min(self._cores or len(available()), len(available()))
+        return max(1, min(int(self._arguments["chains"]), there // fits))
 
     def _digest(self) -> str:
         """Tells the model by what it computes for the first draw and the last one."""
