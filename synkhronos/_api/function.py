@@ -32,6 +32,7 @@ from synkhronos._api.request import Request
 from synkhronos._api.serial import Serial
 from synkhronos._api.timed_parts import TimedParts
 from synkhronos._compiling.progress import telling
+from synkhronos._compiling.traces import untraced
 from synkhronos._engine.function_plan import Plan, plan
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
@@ -411,7 +412,8 @@ def function(
     >>> synk.close()
     """
     group = current("synk.function")
-    with telling(f"proving {kwargs.get('name') or f'function at {place_of_user()}'}"):
+    text = f"proving {kwargs.get('name') or f'function at {place_of_user()}'}"
+    with telling(text), untraced():
         made = plan(
             group.inventory.number(),
             inputs,

@@ -56,6 +56,7 @@ from synkhronos._engine.replicas import Finish, Recipe, Slicing, Stream, Update,
 from synkhronos._errors import InputError, InputTypeError, LocalUpdateWarning, ReductionWarning
 from synkhronos._proofs import Proof, Unproved, depends_on, prove, row_draws
 from synkhronos._proofs.reductions import Reduction, check_adds, parse
+from synkhronos._proofs.walk import Made
 from synkhronos._warnings import place_of_user, warn
 
 log = logging.getLogger("synkhronos")
@@ -173,13 +174,13 @@ def plan(
     exchanged = [(a, b) for a, b in zip(given, [*variables, *places], strict=True) if a is not b]
     wanted, changes = replaced(wanted, changes, Substitution(exchanged, strict=False))
     rows = [v for v, s in zip(variables, scattered, strict=True) if s] + places
+    prover = _Prover(rows, infer)
     partials: list[Variable] = []
     reductions: list[Reduction | None] = []
     planned = [
-        _plan_output(v, op, fixed, rows, infer, partials, reductions, label)
-        for v, op, fixed in wanted
+        _plan_output(v, op, fixed, prover, partials, reductions, label) for v, op, fixed in wanted
     ]
-    made = [_plan_update(c, rows, infer) for c in changes if not _is_stream(c.shared)]
+    made = [_plan_update(c, prover) for c in changes if not _is_stream(c.shared)]
     _warn_parting([update.shared for update, _, parts in made if parts], label)
     order = sorted(range(len(variables)), key=lambda i: not scattered[i])
     streams = _streams([*partials, *(c.new for c in changes)], changes, rows)
@@ -192,7 +193,7 @@ def plan(
         outputs=tuple(partials),
         reductions=tuple(reductions),
         slicing=tuple(
-            _slicing(v, rows, _proof(v, rows, infer))[0] if op is None else Slicing((v,), (op,))
+            _slicing(v, rows, prover.proof(v))[0] if op is None else Slicing((v,), (op,))
             for v, op in zip(partials, reductions, strict=True)
         ),
         updates=tuple(update for update, _, _ in made),
@@ -264,12 +265,13 @@ def _plan_output(
     variable: Variable,
     op: Reduction | None,
     fixed: bool,
-    rows: list[Variable],
-    infer: bool,
+    prover: _Prover,
     partials: list[Variable],
     reductions: list[Reduction | None],
     function: str,
 ) -> OutputPlan:
+    rows = prover.rows
+
     def add(v: Variable, reduction: Reduction | None) -> int:
         _check_combined(v, reduction, f"function {function}: output {variable}")
         for i, (known, other) in enumerate(zip(partials, reductions, strict=True)):
@@ -282,7 +284,7 @@ def _plan_output(
     if not fixed and not depends_on(variable, rows):
         shareds = tuple(shareds_among(unmet_ancestors(variable)))
         return OutputPlan(variable, None, (add(variable, None),), shareds=shareds)
-    found = _proof(variable, rows, infer)
+    found = prover.proof(variable)
     if fixed:
         _check_named(variable, op, found, f"function {function}: output {variable}", rows)
         whole = "" if op is not None else _slicing(variable, rows, found)[1]
@@ -291,7 +293,7 @@ def _plan_output(
         return OutputPlan(variable, op, (index,), fixed=True, whole=whole and why)
     if isinstance(found, Unproved):
         _check_combined(variable, Reduction.AVG, f"function {function}: output {variable}")
-        if infer:
+        if prover.infer:
             divided = ", ".join(str(v) for v in rows if depends_on(variable, [v]))
             warn(
                 f"function {function}: output {variable} is averaged over members, weighted by "
@@ -354,10 +356,19 @@ def _check_named(
         )
 
 
-def _proof(value: Variable, rows: list[Variable], infer: bool) -> Proof | Unproved:
-    if not infer:
-        return Unproved("")
-    return prove(value, [*rows, *row_draws(value, rows)])
+class _Prover:
+    """Proves how values of one function follow from their parts, if that is wanted."""
+
+    def __init__(self, rows: list[Variable], infer: bool) -> None:
+        self.rows, self.infer = rows, infer
+        self._made: Made = {}
+
+    def proof(self, value: Variable) -> Proof | Unproved:
+        """The proof, or why there is none."""
+        if not self.infer:
+            return Unproved("")
+        rows = [*self.rows, *row_draws(value, self.rows)]
+        return prove(value, rows, made=self._made)
 
 
 def _slicing(value: Variable, rows: list[Variable], proof: Proof | Unproved) -> tuple[Slicing, str]:
@@ -371,15 +382,16 @@ def _slicing(value: Variable, rows: list[Variable], proof: Proof | Unproved) -> 
     return Slicing((*(p.variable for p in proof.partials), *alike), tuple(reductions), finish), ""
 
 
-def _plan_update(change: Change, rows: list[Variable], infer: bool) -> tuple[Update, str, bool]:
+def _plan_update(change: Change, prover: _Prover) -> tuple[Update, str, bool]:
     """How slices make a new value, as named or as proved; else the reason why they cannot.
 
     Third, whether the members' values part, from call to call, and the user has not asked for it.
     """
+    rows = prover.rows
     by_rows = depends_on(change.new, rows)
     op, shared, whole = change.reduction, change.shared, ""
     _check_combined(change.new, op, f"the new value of {shared}")
-    proof = _proof(change.new, rows, infer)
+    proof = prover.proof(change.new)
     if change.scope == "all":
         _check_named(
             change.new,

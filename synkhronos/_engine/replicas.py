@@ -48,6 +48,7 @@ from synkhronos._compiling.lean.mode import lean, without_c
 from synkhronos._compiling.memory import rarely_collected
 from synkhronos._compiling.progress import watch
 from synkhronos._compiling.python_mode import python_mode
+from synkhronos._compiling.traces import untraced
 from synkhronos._compiling.vectorised.rewrite import vectorising
 from synkhronos._engine.graph_collectives import ordered
 from synkhronos._engine.graph_types import ModeLike
@@ -484,7 +485,7 @@ def compiled(inputs: Sequence[Variable], outputs: Sequence[Variable], **options:
     """
     mode = options["mode"] = lean(options.get("mode"))
     options["on_unused_input"] = "ignore"
-    with rarely_collected(), without_c(mode):
+    with rarely_collected(), without_c(mode), untraced():
         if all(getattr(v, "default_update", None) is None for v in ancestors(outputs)):
             return pytensor.function(list(inputs), list(outputs), **options)
         # the option is as deprecated as what it is for; and only here, since filters that tell

@@ -26,7 +26,7 @@ from synkhronos._proofs.cut import Decomposition, Partial
 from synkhronos._proofs.draws import row_draws
 from synkhronos._proofs.linear import decides, is_linear
 from synkhronos._proofs.values import Count, Finished, Reduced, Rows, Same, Stuck, Unknown
-from synkhronos._proofs.walk import Walk, name_of, seed
+from synkhronos._proofs.walk import Made, Walk, name_of, seed
 
 __all__ = ["Partial", "Proof", "Unproved", "depends_on", "prove", "row_draws"]
 
@@ -97,7 +97,13 @@ class Unproved:
     reason: str
 
 
-def prove(output: Variable, rows: Sequence[Variable], *, log_sums: bool = True) -> Proof | Unproved:
+def prove(
+    output: Variable,
+    rows: Sequence[Variable],
+    *,
+    log_sums: bool = True,
+    made: Made | None = None,
+) -> Proof | Unproved:
     """Prove how `output` follows from parts of the rows of `rows`, for any split.
 
     Args:
@@ -106,6 +112,7 @@ def prove(output: Variable, rows: Sequence[Variable], *, log_sums: bool = True) 
             inputs of the output must be equal in all members.
         log_sums: whether parts of a logarithm of a sum of exponentials are logarithms, too. Their
             gradients do not add up.
+        made: what proofs of outputs of the same graph share: graphs that are made on the way.
 
     Returns:
         A Proof that holds for every split into parts of at least one row, up to rounding; or
@@ -122,7 +129,7 @@ def prove(output: Variable, rows: Sequence[Variable], *, log_sums: bool = True) 
         >>> prove(x.std(axis=0), [x])  # doctest: +ELLIPSIS
         Unproved(reason='Sub: it combines single rows with a value over all rows')
     """
-    walk = Walk({variable: seed(variable) for variable in rows}, log_sums)
+    walk = Walk({variable: seed(variable) for variable in rows}, log_sums, made)
     [value] = walk.read([output])
     cut = Decomposition(walk)
     match value:

@@ -37,9 +37,13 @@ MAX_ROUNDS = 20  # a state goes from Same to Rows or Reduced, then gets factors:
 def open_graph(op: OpFromGraph, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
     if not has_rows(values):
         return None
-    inner = op.fgraph.bind(node.inputs)
+    inner = walk.once(_inner, node)
     walk.inlined.update(zip(node.outputs, inner, strict=True))
     return walk.read(inner)
+
+
+def _inner(op: OpFromGraph, node: Apply) -> list[Variable]:
+    return list(op.fgraph.bind(node.inputs))
 
 
 @transfer.register

@@ -8,9 +8,9 @@ error: it counts as one that mixes rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import singledispatch
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pytensor.compile.builders import OpFromGraph
@@ -39,6 +39,7 @@ from synkhronos._proofs.values import (
 )
 
 Transferred = Value | Sequence[Value] | None
+type Made = dict[tuple[object, Apply], Any]
 
 
 class Walk:
@@ -50,11 +51,14 @@ class Walk:
     of a Finished value, which a single member may not be able to compute, are in `unshaped`, too.
     `scalings` holds the inputs (node, index) at which a factor enters. Only there may it be
     replaced, since its variable may be a length elsewhere. `reached` holds what is computed from
-    seeds that are not Same. `log_sums`: see `prove`.
+    seeds that are not Same. `log_sums`, `made`: see `prove`.
     """
 
-    def __init__(self, seeds: dict[Variable, Value], log_sums: bool = True) -> None:
+    def __init__(
+        self, seeds: dict[Variable, Value], log_sums: bool = True, made: Made | None = None
+    ) -> None:
         self.log_sums = log_sums
+        self._made: Made = {} if made is None else made
         self.values: dict[Variable, Value] = {}
         self.inlined: dict[Variable, Variable] = {}
         self.unshaped: dict[Variable, Variable] = {}
@@ -78,6 +82,13 @@ class Walk:
             self.values[variable] = _leaf(variable)
         return self.values[variable]
 
+    def once[T](self, make: Callable[[Any, Apply], T], node: Apply) -> T:
+        """The result of a function of an operation and its node, made once for all walks."""
+        if (make, node) not in self._made:
+            self._made[make, node] = make(node.op, node)
+        found: T = self._made[make, node]
+        return found
+
     def _visit(self, node: Apply) -> None:
         values = [self.value(v) for v in node.inputs]
         reached = any(v in self.reached for v in node.inputs)
@@ -88,7 +99,7 @@ class Walk:
             self._settle(output, value, reached=reached)
 
     def _restated(self, node: Apply) -> Value | None:
-        plain = restated(node.op, node)
+        plain = self.once(restated, node)
         if plain is None or not isinstance(self.read([plain])[0], LogSum | Finished):
             return None
         self.inlined[node.outputs[0]] = plain

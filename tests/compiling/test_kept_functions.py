@@ -25,6 +25,7 @@ from synkhronos._compiling import compile_cache
 from synkhronos._compiling.kept import machine_code
 from synkhronos._compiling.kept.folder import Folder
 from synkhronos._compiling.kept.functions import KeptMaker
+from synkhronos._compiling.kept.image import Image, NotLoadable
 from synkhronos._compiling.lean.closed import ClosedLinker
 from synkhronos._compiling.lean.mode import with_lean
 from synkhronos.ops._ready import in_order
@@ -61,6 +62,7 @@ def test_a_function_that_was_made_before(keeping: Folder, request: Any) -> None:
 
 
 FRESH = """
+import platform
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -70,7 +72,8 @@ sys.path.append(sys.argv[2])
 from kept_function import X, made
 
 def has_numba():
-    return any(name.split(".")[0] == "numba" for name in sys.modules)
+    names = {name.split(".")[0] for name in sys.modules}
+    return "numba" in names or ("llvmlite" in names and platform.machine() == "x86_64")
 
 f = made()
 print([v.tobytes().hex() for v in f(X)], has_numba())
@@ -97,6 +100,24 @@ def test_another_process_imports_no_numba(keeping: Folder) -> None:
         str(raised.value).splitlines()[0],
         f"{fortran.tobytes().hex()} False",
     ]
+
+
+def test_llvm_places_code_for_other_processors(
+    keeping: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several functions at once, each with its own callable for other arguments."""
+
+    def no_image(*_: object) -> None:
+        raise NotLoadable("it is for another processor")
+
+    monkeypatch.setattr(Image, "of", no_image)
+    expected = bits(made()(X))
+    made(2.0)
+    fortran = np.asfortranarray(X[:, ::-1])
+    again = [made(1.0), made(2.0)]
+    assert [bits(f(X)) for f in again] == [expected, bits(made(2.0)(X))]
+    assert bits(again[1](fortran)) != bits(again[0](fortran)) == bits(made()(fortran))
+    assert not hasattr(again[0].vm.jit_fn, "py_func")
 
 
 def test_arguments_of_other_types_are_compiled_for(

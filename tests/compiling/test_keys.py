@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -165,19 +168,33 @@ def test_the_machine_is_a_part_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     with monkeypatch.context() as patch:
         patch.setattr(sys, "version", "4.0")
         assert now() != before
+    for owner, name, value in (
+        (sys, "platform", "another"),
+        (os, "confstr", lambda name: "another"),
+        (platform, "machine", lambda: "another"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, value)
+            assert now() != before, name
     with monkeypatch.context() as patch:
+        patch.setattr(keys, "_told_by_linux", lambda: ("flags : another",))
+        assert now() != before
+        patch.setattr(keys, "_told_by_linux", tuple)
+        of_llvm = now()
         patch.setattr("llvmlite.binding.get_host_cpu_name", lambda: "another")
-        assert now() != before
-    with monkeypatch.context() as patch:
+        assert now() not in (before, of_llvm)
+        patch.undo()
+        patch.setattr(keys, "_told_by_linux", tuple)
         patch.setattr("llvmlite.binding.get_host_cpu_features", dict)
-        assert now() != before
+        assert now() not in (before, of_llvm)
     with monkeypatch.context() as patch:
         patch.setenv("NUMBA_OPT", "0")
         assert now() != before
     with monkeypatch.context() as patch:
-        patch.setattr("llvmlite.binding.targets.has_svml", lambda: True)
-        assert now() == before
         patch.setattr(keys.ctypes, "CDLL", lambda name: None)
+        patch.setattr("llvmlite.binding.targets.has_svml", lambda: False)
+        assert now() == before
+        patch.setattr("llvmlite.binding.targets.has_svml", lambda: True)
         assert now() != before
     with monkeypatch.context() as patch:
         (tmp_path / "edited.py").write_text("")
@@ -189,6 +206,54 @@ def test_the_machine_is_a_part_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             patch.setattr(keys, "pytensor", SimpleNamespace(config=_Changed(name)))
             assert now() != before, name
     assert now() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="LLVM tells of the processor")
+def test_what_linux_says_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same at each time: no clock speed and no number of a core."""
+    before = keys._told_by_linux()
+    names = [each.partition(":")[0].strip() for each in before if ":" in each]
+    assert {"flags", "Features"} & set(names)
+    assert not {"cpu MHz", "bogomips", "processor", "apicid", "core id"} & set(names)
+    assert len(names) == len(set(names))
+    text = "".join(each for each in before if ":" in each)
+
+    def told(text: str) -> tuple[str, ...]:
+        monkeypatch.setattr(keys, "open", lambda *_, **__: io.StringIO(text), raising=False)
+        return keys._told_by_linux()
+
+    assert told(f"processor : 7\n{text}cpu MHz : 12\n\nflags : of the next one\n") == before
+    assert told(re.sub(r"((flags|Features)\s*:.*)", r"\1 more", text)) != before
+    assert told("processor : 0\nvendor_id : IBM/S390\n") == ()
+
+
+def test_features_that_an_emulator_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = keys._told_by_linux()
+    features = keys.NUMPY.get("__cpu_features__")
+    [found, *_] = [name for name, is_there in features.items() if is_there]
+    monkeypatch.setitem(features, found, False)
+    assert keys._told_by_linux() == tuple(each for each in before if each != found)
+
+
+def test_versions_by_the_names_of_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As `importlib.metadata` says, and the first one on the path; others are asked of it."""
+    for name in keys._VERSIONS:
+        if keys.version(name) is not None:
+            assert keys.version(name) == metadata.version(name)
+    for name in ("first/Some_Package-1.2.dist-info", "second/some_package-2.0.dist-info"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "second" / "linked.egg-info").mkdir()
+    (tmp_path / "second" / "linked.egg-info" / "PKG-INFO").write_text("Version: 3.4\nName: linked")
+    (tmp_path / "first" / "gone.egg-link").write_text("/no/folder")
+    paths = [str(tmp_path / "missing"), str(tmp_path / "first"), str(tmp_path / "second")]
+    monkeypatch.setattr(sys, "path", paths)
+    keys._installed.cache_clear()
+    try:
+        found = [keys.version(name) for name in ("some-package", "linked", "gone", "absent")]
+    finally:
+        monkeypatch.undo()
+        keys._installed.cache_clear()
+    assert found == ["1.2", "3.4", None, None]
 
 
 def test_rewrites_of_the_user_are_a_part_of_a_mode(monkeypatch: pytest.MonkeyPatch) -> None:

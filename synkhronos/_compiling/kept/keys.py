@@ -7,8 +7,10 @@ the key count by their names, all others by their code.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import itertools
 import os
 import platform
 import re
@@ -18,7 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import Enum
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,6 +34,7 @@ from pytensor.graph.traversal import toposort
 from pytensor.graph.type import Type
 
 from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.numpy import NUMPY
 from synkhronos._libraries.pytensor import PYTENSOR
 
 _BYTES = 20  # of a digest
@@ -59,6 +61,11 @@ _FLAGS = (
 )
 
 _OF_PROCESSES = ("NUMBA_NUM_THREADS", "NUMBA_CACHE_DIR")  # settings of numba that change no code
+_OF_ARM = ("implementer", "architecture", "variant", "part", "revision")
+# lines of Linux: of processors as those of Intel and AMD, and as those of ARM
+_OF_FEATURES = {"flags", "Features"}
+_OF_PROCESSORS = {"vendor_id", "cpu family", "model", "model name", "stepping", *_OF_FEATURES}
+_OF_PROCESSORS |= {f"CPU {each}" for each in _OF_ARM}
 
 
 class Registry(Protocol):
@@ -126,58 +133,114 @@ def machine() -> str:
     return _digested("machine", [repr((_versions(), _processor(), flags)).encode()]).hex()
 
 
-def version(name: str) -> str:
-    """The version of a package. Its description is not parsed: some take milliseconds."""
-    found = distribution(name)
-    stated = re.search(r"^Version: (.+)$", found.read_text("METADATA") or "", re.MULTILINE)
-    return stated[1] if stated else found.version
+def version(name: str) -> str | None:
+    """The version of a package; None if it is not installed.
+
+    Installers write it into the name of a folder. To read it there takes a tenth of the time.
+    """
+    found = _installed().get(name.replace("-", "_"))
+    if found == "":
+        with contextlib.suppress(PackageNotFoundError):  # such as a link to a folder that is gone
+            return distribution(name).version
+        return None
+    return found
+
+
+@functools.cache
+def _installed() -> dict[str, str]:
+    """The versions of packages by their names; empty if the name of a folder has none."""
+    found: dict[str, str] = {}
+    for place in sys.path:
+        with contextlib.suppress(OSError):  # such as a zip file, or a folder that is not there
+            for entry in os.listdir(place or "."):
+                stem, dot, _ = entry.partition(".dist-info")
+                project, _, number = stem.rpartition("-") if dot else (stem, "", "")
+                if not dot and ".egg-" in entry:
+                    project = re.split(r"-|\.egg-", entry)[0]
+                elif not dot:
+                    continue
+                found.setdefault(project.replace("-", "_").lower(), number)
+    return found
 
 
 @functools.cache
 def _versions() -> tuple[object, ...]:
-    found: list[object] = [sys.version, sys.implementation.cache_tag, platform.machine()]
-    for name in _VERSIONS:
-        try:
-            found.append((name, version(name)))
-        except PackageNotFoundError:
-            found.append((name, None))
-    return (*found, _sources())
+    found: list[object] = [sys.version, sys.implementation.cache_tag, sys.platform]
+    found += [platform.machine(), _of_c()]
+    return (*found, *((name, version(name)) for name in _VERSIONS), _sources())
+
+
+def _of_c() -> str | None:
+    """The version of the C library, which computes constants; None where it has another name."""
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        return os.confstr("CS_GNU_LIBC_VERSION")
+    return None
 
 
 def _sources() -> str:
     """A digest of this package's files: a checkout that is edited has other code."""
-    folder = Path(sys.modules[_PACKAGE].__path__[0])
+    [top] = folders = [sys.modules[_PACKAGE].__path__[0]]
     found = []
-    for place, _, names in os.walk(folder):
-        for name in names:
-            if name.endswith(".py"):
-                path = os.path.join(place, name)
-                found.append((os.path.relpath(path, folder), *_stamp(path)))
+    for folder in folders:
+        try:
+            with os.scandir(folder) as entries:
+                for each in entries:
+                    if each.name.endswith(".py"):
+                        at = each.stat()
+                        found.append((each.path[len(top) :], at.st_size, at.st_mtime_ns))
+                    elif each.is_dir(follow_symlinks=False) and each.name != "__pycache__":
+                        folders.append(each.path)
+        except OSError as exc:
+            raise Unkeyed(f"{folder} cannot be read: {exc.strerror}") from None
     return _digested("sources", [repr(sorted(found)).encode()]).hex()
 
 
 @functools.cache
 def _processor() -> tuple[object, ...]:
-    """The processor as LLVM knows it, and numba's settings."""
+    """The processor, numba's settings, and whether numba takes functions from Intel's SVML."""
+    given = {n: v for n, v in os.environ.items() if n.startswith("NUMBA_")}
+    settings = sorted(given.items() - {(n, given.get(n)) for n in _OF_PROCESSES})
+    return (_told_by_linux() or _told_by_llvm(), settings, _uses_svml())
+
+
+def _told_by_linux() -> tuple[str, ...]:
+    """The first processor, by Linux and by itself; empty if that is not known.
+
+    An import of LLVM, which would ask it too, takes longer. Linux does not know the features that
+    an emulator leaves out.
+    """
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            lines = list(itertools.takewhile(str.strip, file))
+    except OSError:
+        return ()
+    found = {each.partition(":")[0].strip(): each for each in lines}
+    if not found.keys() & _OF_FEATURES:  # as for processors of other makers
+        return ()
+    with optional_gain():
+        features = NUMPY.get("__cpu_features__")
+        has = sorted(name for name, is_there in features.items() if is_there)
+        return (*(found[name] for name in sorted(found.keys() & _OF_PROCESSORS)), *has)
+    return ()
+
+
+def _told_by_llvm() -> tuple[object, ...]:
     try:
         import llvmlite.binding as llvm
     except ImportError:
         return ()
-    given = {n: v for n, v in os.environ.items() if n.startswith("NUMBA_")}
-    settings = sorted(given.items() - {(n, given.get(n)) for n in _OF_PROCESSES})
-    features = llvm.get_host_cpu_features()
-    svml = llvm.targets.has_svml() and _finds_svml()
-    return (llvm.get_host_cpu_name(), sorted(features.items()), settings, svml)
+    return llvm.get_host_cpu_name(), sorted(llvm.get_host_cpu_features().items())
 
 
-def _finds_svml() -> bool:
-    """Whether Intel's SVML is there: numba then takes functions such as exp from it."""
+def _uses_svml() -> bool:
+    """Whether Intel's SVML is there, and LLVM is built for it: numba takes functions from it."""
     name = {"linux": "libsvml.so", "darwin": "libsvml.dylib"}.get(sys.platform, "svml_dispmd")
     try:
         ctypes.CDLL(name)
-    except OSError:
+        import llvmlite.binding as llvm
+    except (OSError, ImportError):
         return False
-    return True
+    return bool(llvm.targets.has_svml())
 
 
 def _stamp(path: str) -> tuple[int, int]:
@@ -320,11 +383,15 @@ class _Contents:
         Those of the packages in `machine` come with the operations that they are for.
         """
         found: list[object] = []
+        ours: dict[int, bool] = {}  # by the rewrite, which has several tags
         for tag, those in database.__db__.items():
             for each in those:
                 if isinstance(each, RewriteDatabase):
                     found += self._rewrites(each) if each.name == tag else []
-                elif not all(map(_is_of_package, _made_of(each))):
+                    continue
+                if id(each) not in ours:
+                    ours[id(each)] = all(map(_is_of_package, _made_of(each)))
+                if not ours[id(each)]:
                     found.append((tag, each))
         return found
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-import struct
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
 
+from synkhronos._compiling.kept.image import Image, NotLoadable, missing
 from synkhronos._compiling.kept.pickles import pickled, unpickled
+from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._libraries.library import extension
 from synkhronos._libraries.numba import NUMBA
 
@@ -34,13 +35,11 @@ _TYPE, _SIZE, _ITEMS = 8, 16, 24
 _NDIM, _DTYPE, _FLAGS = 24, 56, 64
 _ORDER, _NUMBER = 26, 28
 _DIGEST = 20  # bytes of numba's digests of pickles
-_SYMBOL = struct.Struct("<IBBHQQ")  # of ELF: its name, and where it is defined (0: elsewhere)
+_GUARD = "synkhronos_guard"
+# what the guard names: the classes that it looks for, and the callable for other arguments
+_ARRAY, _GENERATOR, _OTHER = (f"{_GUARD}_{name}" for name in ("array", "generator", "other"))
 
 type Argument = tuple[int, int, int, int] | None
-
-
-class NotLoadable(Exception):
-    """The machine code needs more than a fresh process has."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,10 @@ class Code:
 
     Attributes
     ----------
+    image : Image or None
+        None: for this processor there is none, and LLVM places the objects.
     objects : tuple of bytes
-        Object files, which call each other.
+        Object files, which call each other. Empty if there is an image.
     name : str
         The function.
     environments : tuple
@@ -59,6 +60,7 @@ class Code:
         Functions of other libraries.
     """
 
+    image: Image | None
     objects: tuple[bytes, ...]
     name: str
     environments: tuple[tuple[str, tuple[object, ...]], ...]
@@ -72,64 +74,84 @@ class Code:
         ------
         NotLoadable
         """
-        if not _fits() or not all(each.startswith(b"\x7fELF") for each in objects):
-            raise NotLoadable("it has another format")
+        if not _fits():
+            raise NotLoadable("numpy has another format")
         if None in environments.values():
             raise NotLoadable("it needs environments of other functions")
         known = {name: tuple(each.consts) for name, each in environments.items()}
         if not all(isinstance(each, np.dtype) for those in known.values() for each in those):
             raise NotLoadable("it names objects of Python")
-        symbols = {each for data in objects for each in _symbols(data)}
-        needed = {name for name, is_here in symbols if not is_here and (name, True) not in symbols}
-        return cls(tuple(objects), name, tuple(sorted(known.items())), tuple(sorted(needed)))
+        needed = tuple(sorted(missing(objects)))
+        try:
+            image, left = Image.of(objects, [name, *known]), list[bytes]()
+        except NotLoadable:
+            image, left = None, [*objects]
+        return cls(image, tuple(left), name, tuple(sorted(known.items())), needed)
 
-    def engine(self, assembly: str = "") -> tuple[Any, list[object]]:
-        """An engine of LLVM with this code and another module, and its environments.
+    def placed(self, named: Mapping[str, int]) -> tuple[int, list[object]]:
+        """The address of the function, what holds its memory, and then its environments.
 
         Raises
         ------
         NotLoadable
         """
-        import llvmlite.binding as llvm
-
-        dynamic = _libraries()
-        for name in self.symbols:
-            if llvm.address_of_symbol(name) is None and not hasattr(ctypes.pythonapi, name):
-                raise NotLoadable(f"there is no {name}")
+        addresses = {name: _address_of(name, named) for name in self.symbols}
         if any(name.startswith(("numba_xxgem", "numba_xxdot")) for name in self.symbols):
             _find_blas()
+        names = [self.name, *(name for name, _ in self.environments)]
+        if self.image is None:
+            places, owner = _placed_by_llvm(self.objects, addresses, names)
+        else:
+            start, owner = self.image.placed(addresses.__getitem__)
+            places = {name: start + self.image.places[name] for name in names}
+        held = [owner]
+        for name, consts in self.environments:
+            made = _helpers()[1].Environment({})
+            made.consts.extend(consts)
+            ctypes.c_void_p.from_address(places[name]).value = id(made)
+            held.append(made)
+        return places[self.name], held
+
+
+def _address_of(name: str, named: Mapping[str, int]) -> int:
+    """The address of something that code names."""
+    if name in named:
+        return named[name]
+    if name in (known := _helpers()[0]):
+        return known[name]
+    try:
+        return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, name))
+    except ValueError:
+        raise NotLoadable(f"there is no {name}") from None
+
+
+_placing = ForkSafeLock()  # names of LLVM are those of the process
+
+
+def _placed_by_llvm(
+    objects: Sequence[bytes], addresses: Mapping[str, int], names: Sequence[str]
+) -> tuple[dict[str, int], object]:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    with _placing.held():
         try:
             target = llvm.Target.from_default_triple().create_target_machine(opt=2)
-            engine = llvm.create_mcjit_compiler(llvm.parse_assembly(assembly), target)
-            for data in self.objects:
+            engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target)
+            for name, address in addresses.items():
+                llvm.add_symbol(name, address)
+            for data in objects:
                 engine.add_object_file(llvm.ObjectFileRef.from_data(data))
             engine.finalize_object()
         except RuntimeError as exc:
             raise NotLoadable(str(exc)) from None
-        environments = []
-        for name, consts in self.environments:
-            made = dynamic.Environment({})
-            made.consts.extend(consts)
-            place = engine.get_global_value_address(name)
-            ctypes.c_void_p.from_address(place).value = id(made)
-            environments.append(made)
-        return engine, environments
+        return {name: engine.get_global_value_address(name) for name in names}, engine
 
 
 def needed_environments(object_code: bytes) -> set[str]:
     """The names of the environments of functions that call Python."""
     return {found.decode() for found in _NEEDED.findall(object_code)}
-
-
-def _symbols(object_code: bytes) -> Iterable[tuple[str, bool]]:
-    """The names of machine code, and whether they are defined there."""
-    import llvmlite.binding as llvm
-
-    sections = {s.name(): s.data() for s in llvm.ObjectFileRef.from_data(object_code).sections()}
-    names = sections[b".strtab"]
-    for start, _, _, section, _, _ in _SYMBOL.iter_unpack(sections[b".symtab"]):
-        if start:
-            yield names[start : names.index(b"\0", start)].decode(), section != 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,8 +178,8 @@ class CFunction:
         ------
         NotLoadable
         """
-        held = code.engine()
-        return cls(held[0].get_function_address(code.name), code, held)
+        address, held = code.placed({})
+        return cls(address, code, held)
 
 
 @dataclass(frozen=True)
@@ -188,8 +210,21 @@ def code_of(payload: Any) -> PythonCode:
     name = described.llvm_cpython_wrapper_name
     known = {each.env_name: each for each in (*others, environment)}
     needed = {environment.env_name, *needed_environments(data[0])}
-    found = Code.of([data[0]], name, {name: known.get(name) for name in needed})
+    objects = [data[0], _assembled(_guard(name, arguments))]
+    found = Code.of(objects, _GUARD, {name: known.get(name) for name in needed})
     return PythonCode(**vars(found), arguments=arguments)
+
+
+def _assembled(text: str) -> bytes:
+    """The object file of a program in LLVM's language, whose code may lie anywhere in memory."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    given: dict[str, Any] = {"opt": 2, "codemodel": "large", "reloc": "static"}
+    target = llvm.Target.from_default_triple().create_target_machine(**given)
+    made: bytes = target.emit_object(llvm.parse_assembly(text))
+    return made
 
 
 def _argument(kind: Any) -> Argument:
@@ -209,33 +244,34 @@ def function_of(code: PythonCode, other: Callable[..., object]) -> Callable[...,
     ------
     NotLoadable
     """
-    engine, environments = code.engine(_guard(code, id(other)))
-    address = engine.get_function_address("synkhronos_guard")
-    held = (engine, other, *environments)
+    named = {_ARRAY: id(np.ndarray), _GENERATOR: id(np.random.Generator), _OTHER: id(other)}
+    address, held = code.placed(named)
     module = sys.modules[__name__]
-    found: Callable[..., object] = _libraries().make_function(
-        module, "kept", "", address, environments[0], held
+    _, first, *_ = held
+    found: Callable[..., object] = _helpers()[1].make_function(
+        module, "kept", "", address, first, (other, *held)
     )
     return found
 
 
-def _guard(code: PythonCode, other: int) -> str:
+def _guard(name: str, arguments: Sequence[Argument]) -> str:
     """A function in LLVM's language: looks at the arguments, then calls one of two functions."""
     lines = [
-        f"declare ptr @{_quoted(code.name)}(ptr, ptr, ptr)",
+        *(f"@{each} = external global i8" for each in (_ARRAY, _GENERATOR, _OTHER)),
+        f"declare ptr @{_quoted(name)}(ptr, ptr, ptr)",
         "declare ptr @PyObject_Call(ptr, ptr, ptr)",
-        "define ptr @synkhronos_guard(ptr %self, ptr %args, ptr %named) {",
+        f"define ptr @{_GUARD}(ptr %self, ptr %args, ptr %named) {{",
         *_read("count", "args", _SIZE, "i64"),
-        f"%fits = icmp eq i64 %count, {len(code.arguments)}",
+        f"%fits = icmp eq i64 %count, {len(arguments)}",
         "br i1 %fits, label %look0, label %other",
     ]
-    for at, argument in enumerate(code.arguments):
-        following = f"look{at + 1}" if at + 1 < len(code.arguments) else "own"
-        wanted = id(np.random.Generator if argument is None else np.ndarray)
+    for at, argument in enumerate(arguments):
+        following = f"look{at + 1}" if at + 1 < len(arguments) else "own"
+        wanted = _GENERATOR if argument is None else _ARRAY
         inside = following if argument is None else f"in{at}"
         lines += [f"look{at}:", *_read(f"a{at}", "args", _ITEMS + 8 * at, "ptr")]
-        lines += [*_read(f"t{at}", f"a{at}", _TYPE, "i64")]
-        lines += [f"%is{at} = icmp eq i64 %t{at}, {wanted}"]
+        lines += [*_read(f"t{at}", f"a{at}", _TYPE, "ptr")]
+        lines += [f"%is{at} = icmp eq ptr %t{at}, @{wanted}"]
         lines += [f"br i1 %is{at}, label %{inside}, label %other"]
         if argument is None:
             continue
@@ -259,15 +295,14 @@ def _guard(code: PythonCode, other: int) -> str:
             lines += [f"%all{at}s{step} = and i1 {all_of}, {test}"]
             all_of = f"%all{at}s{step}"
         lines += [f"br i1 {all_of}, label %{following}, label %other"]
-    if not code.arguments:
+    if not arguments:
         lines += ["look0:", "br label %own"]
     lines += [
         "own:",
-        f"%made = call ptr @{_quoted(code.name)}(ptr %self, ptr %args, ptr %named)",
+        f"%made = call ptr @{_quoted(name)}(ptr %self, ptr %args, ptr %named)",
         "ret ptr %made",
         "other:",
-        f"%callable = inttoptr i64 {other} to ptr",
-        "%called = call ptr @PyObject_Call(ptr %callable, ptr %args, ptr %named)",
+        f"%called = call ptr @PyObject_Call(ptr @{_OTHER}, ptr %args, ptr %named)",
         "ret ptr %called",
         "}",
     ]
@@ -307,28 +342,24 @@ def _fits() -> bool:
 
 
 @functools.cache
-def _libraries() -> Any:
-    """Tell LLVM where the functions are that numba's code calls; returns the module of closures.
+def _helpers() -> tuple[dict[str, int], Any]:
+    """The functions of numba that its code calls, and the module of closures.
 
     Raises
     ------
     NotLoadable
     """
-    import llvmlite.binding as llvm
-
+    known = {}
     try:
         for name, prefix in _PREFIXES.items():
             for symbol, address in NUMBA.alone(name).c_helpers.items():
-                named = symbol if symbol.startswith(("_", prefix)) else prefix + symbol
-                llvm.add_symbol(named, address)
+                is_whole = symbol.startswith(("_", prefix))
+                known[symbol if is_whole else prefix + symbol] = address
         if NUMBA.module("_numba_unpickle").partition(".")[0] not in sys.modules:
             _lend_unpickling(NUMBA.alone("c_helpers").c_helpers["unpickle"])
-        dynamic = NUMBA.alone("make_function")
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
+        return known, NUMBA.alone("make_function")
     except (ImportError, AttributeError) as exc:
         raise NotLoadable(f"numba has another form: {exc}") from None
-    return dynamic
 
 
 def _lend_unpickling(address: int) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 from llvmlite import ir
 
+from synkhronos._compiling.kept.image import NotLoadable
 from synkhronos._compiling.kept.machine_code import (
     CFunction,
     Code,
-    NotLoadable,
     needed_environments,
 )
 from synkhronos._libraries.numba import (

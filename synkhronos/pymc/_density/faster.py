@@ -8,6 +8,7 @@ from pytensor.tensor import TensorVariable
 
 from synkhronos._compiling.lean.mode import without_c
 from synkhronos._compiling.progress import telling
+from synkhronos._compiling.traces import untraced
 from synkhronos._errors import InputError
 from synkhronos.pymc._density.density import density
 from synkhronos.pymc._density.divided import Divided, Replaced
@@ -15,7 +16,6 @@ from synkhronos.pymc._density.likelihood import Likelihood, tell_forms
 from synkhronos.pymc._density.proof import prove
 from synkhronos.pymc._density.serial import DataInGraph, InProcess, sources_of
 from synkhronos.pymc._reading.reading import Reading
-from synkhronos.pymc._reading.rewrites import untraced
 
 
 class Faster(Replaced):

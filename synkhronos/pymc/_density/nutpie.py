@@ -28,6 +28,7 @@ from synkhronos._compiling.data.lifted import lifted
 from synkhronos._compiling.data.once import values_of
 from synkhronos._compiling.lean.closed import ClosedLinker
 from synkhronos._compiling.lean.mode import with_lean
+from synkhronos._compiling.traces import untraced
 from synkhronos._libraries.library import NameGone, optional_gain, replacing, usable
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
@@ -35,7 +36,6 @@ from synkhronos.pymc._density.adaptation import choice_for, replaced
 from synkhronos.pymc._density.functions import compiled_as_in_groups
 from synkhronos.pymc._density.late_arviz import import_nutpie
 from synkhronos.pymc._density.step_methods import ASSIGN, ModelWithGraph, StepMethods
-from synkhronos.pymc._reading.rewrites import untraced
 
 log = logging.getLogger("synkhronos")
 

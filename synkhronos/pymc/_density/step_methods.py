@@ -16,9 +16,9 @@ from pymc.step_methods import STEP_METHODS
 from pytensor.graph.basic import Variable
 from pytensor.tensor import TensorVariable
 
+from synkhronos._compiling.traces import untraced
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.pymc import PYMC
-from synkhronos.pymc._reading.rewrites import untraced
 
 ASSIGN = "assign_step_methods"
 

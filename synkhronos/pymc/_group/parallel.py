@@ -30,6 +30,7 @@ from synkhronos._api.advice import seconds_of
 from synkhronos._checks import options_checked
 from synkhronos._compiling.compile_cache import fills_cache_of_numba
 from synkhronos._compiling.progress import tell, telling
+from synkhronos._compiling.traces import untraced
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
@@ -58,7 +59,6 @@ from synkhronos.pymc._kept.estimate import Estimate
 from synkhronos.pymc._reading.facts import Declared
 from synkhronos.pymc._reading.models import copied, model_of, refuse_divided
 from synkhronos.pymc._reading.reading import Reading, read
-from synkhronos.pymc._reading.rewrites import untraced
 
 log = logging.getLogger("synkhronos")
 

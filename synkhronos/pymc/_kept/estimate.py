@@ -6,12 +6,12 @@ from functools import cached_property
 
 from pymc import Model
 
+from synkhronos._compiling.traces import untraced
 from synkhronos._errors import InputError
 from synkhronos.pymc._density.estimate import gradient_seconds
 from synkhronos.pymc._kept.models import KeptModel
 from synkhronos.pymc._reading.facts import Declared
 from synkhronos.pymc._reading.reading import Reading, read
-from synkhronos.pymc._reading.rewrites import untraced
 
 
 class Estimate:

@@ -10,6 +10,7 @@ from pymc import Model
 from synkhronos._checks import options_checked
 from synkhronos._compiling.lean.mode import without_c
 from synkhronos._compiling.progress import telling
+from synkhronos._compiling.traces import untraced
 from synkhronos._errors import InputError
 from synkhronos.pymc._density.faster import Faster
 from synkhronos.pymc._density.proof import NotFiniteError
@@ -17,7 +18,6 @@ from synkhronos.pymc._kept.copies import lead_copies
 from synkhronos.pymc._reading.facts import Declared
 from synkhronos.pymc._reading.models import copied, model_of, refuse_divided
 from synkhronos.pymc._reading.reading import read
-from synkhronos.pymc._reading.rewrites import untraced
 
 log = logging.getLogger("synkhronos")
 

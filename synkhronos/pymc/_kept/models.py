@@ -18,6 +18,7 @@ from synkhronos._compiling.kept.folder import Folder, kept_folder
 from synkhronos._compiling.kept.keys import Unkeyed, graph_key
 from synkhronos._compiling.lean.mode import without_c
 from synkhronos._compiling.memory import rarely_collected
+from synkhronos._compiling.traces import untraced
 from synkhronos._libraries.library import Library, optional_gain, replacing
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
@@ -25,7 +26,6 @@ from synkhronos.pymc._density.nutpie import compiled_soon
 from synkhronos.pymc._density.step_methods import ModelWithGraph
 from synkhronos.pymc._kept.entry import packed, unpacked
 from synkhronos.pymc._kept.graphs import Graphs
-from synkhronos.pymc._reading.rewrites import untraced
 
 log = logging.getLogger("synkhronos")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -234,16 +233,6 @@ def simplified(
     graph = FunctionGraph(outputs=list(outputs), clone=False)
     dfs_rewriter(_split_logarithm(positive), _lift_choice, _cast_operands).rewrite(graph)
     return list(graph.outputs)
-
-
-def untraced() -> AbstractContextManager[None]:
-    """A context in which PyTensor does not note where each new variable was made.
-
-    Rewrites make most variables, and they copy the notes of the user's own. It saves 40 % of the
-    time that a division takes when its machine code is cached.
-    """
-    context: AbstractContextManager[None] = pytensor.config.change_flags(traceback__limit=0)
-    return context
 
 
 def without_parameter_checks(outputs: Sequence[Variable]) -> list[Variable]:
