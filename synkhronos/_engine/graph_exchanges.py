@@ -17,13 +17,14 @@ through X), W^-1 X. `Weighing` says which. See `synkhronos.ops` for the derivati
 from __future__ import annotations
 
 import contextlib
-import threading
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from synkhronos._errors import InputError
+from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._plan.rows import edges as split
 from synkhronos._proofs.reductions import Reduction, normalized, result_dtype
 from synkhronos._transport.communicators.communicator import Communicator
@@ -151,8 +152,10 @@ class _Exchanges:
         return values
 
 
-_lock = threading.RLock()  # two groups' functions may run in two threads
+_lock = ForkSafeLock()  # two groups' functions may run in two threads
 _running: list[_Exchanges] = []
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_running.clear)  # a fork is no member of them
 _buffers: dict[Any, np.ndarray] = {}
 
 
@@ -177,7 +180,7 @@ def collective(
     `members` are the ranks that have rows (None: all), and `weights` how many these are (None: all
     count the same).
     """
-    with _lock:
+    with _lock.held():
         running = _Exchanges(communicator, weights, members)
         _running.append(running)
         try:
@@ -186,7 +189,7 @@ def collective(
             if running.failure is None:
                 raise
         finally:
-            _running.remove(running)
+            _running[:] = [each for each in _running if each is not running]  # a fork has none
         if running.failure is not None:
             raise running.failure
 

@@ -258,9 +258,9 @@ def test_versions_by_the_names_of_folders(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_rewrites_of_the_user_are_a_part_of_a_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of packages are registered when these are imported, for their own operations."""
-    before = key(X, lean("NUMBA"))
-    known = defaultdict(OrderedSet, {tag: copy.copy(those) for tag, those in optdb.__db__.items()})
-    monkeypatch.setattr(optdb, "__db__", known)
+    before = first = key(X, lean("NUMBA"))
+    known = {tag: OrderedSet(those) for tag, those in optdb.__db__.items()}
+    monkeypatch.setattr(optdb, "__db__", defaultdict(OrderedSet, known))
     monkeypatch.setattr(optdb, "_names", copy.copy(optdb._names))
     for factor in (2.0, 3.0):
         rewriter = dfs_rewriter(node_rewriter(None)(_with_global(factor)))
@@ -268,6 +268,8 @@ def test_rewrites_of_the_user_are_a_part_of_a_mode(monkeypatch: pytest.MonkeyPat
         after = key(X, lean("NUMBA"))
         assert after != before
         before = after
+    monkeypatch.undo()
+    assert key(X, lean("NUMBA")) == first
 
 
 def test_the_key_of_a_graph_has_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

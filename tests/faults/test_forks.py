@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import signal
+import threading
+import warnings
 from pathlib import Path
 
 import forking_ops
@@ -18,6 +21,8 @@ from user_scripts import run_script
 
 import synkhronos as synk
 from synkhronos import ops, rules
+from synkhronos._engine.graph_exchanges import collective, is_collective
+from synkhronos._transport.communicators.solo import Solo
 from synkhronos.extensions import Batches, make_train_function, updates
 
 SUPPORT = str(Path(forking_ops.__file__).parent)
@@ -66,6 +71,36 @@ def test_nothing_that_members_share_changes(tmp_path: Path) -> None:
             for rank in range(3):
                 assert (synk.get_value(rank, w) == 1 - step).all()
     assert set(ended(tmp_path)) == {1 << 8}
+
+
+def test_a_fork_while_another_thread_computes() -> None:
+    """Its own functions wait for nothing, and are not combined."""
+    inside, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with collective(Solo(), None, None):
+            inside.set()
+            assert over.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert inside.wait(60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside a thread
+        pid = os.fork()
+    if not pid:
+        try:
+            faulthandler.dump_traceback_later(60, exit=True)
+            assert not is_collective()
+            with collective(Solo(), None, None):
+                os._exit(0)
+        finally:
+            os._exit(1)
+    assert is_collective()
+    over.set()
+    thread.join()
+    assert os.waitpid(pid, 0)[1] == 0
+    assert not is_collective()
 
 
 def test_a_child_in_a_free_run(tmp_path: Path) -> None:

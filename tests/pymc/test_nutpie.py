@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import importlib.util
 import os
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ nutpie = pytest.importorskip("nutpie", reason="nutpie is not installed")
 from nutpie import compile_pymc  # noqa: E402
 
 import synkhronos as synk  # noqa: E402
+from synkhronos._compiling.kept.folder import Folder  # noqa: E402
 from synkhronos._compiling.kept.functions import KeptMode  # noqa: E402
 from synkhronos._compiling.kept.machine_code import CFunction  # noqa: E402
 from synkhronos._compiling.lean.closed import ClosedLinker  # noqa: E402
@@ -34,6 +37,8 @@ from synkhronos._libraries.library import tell  # noqa: E402
 from synkhronos.pymc._density import nutpie as _nutpie  # noqa: E402
 from synkhronos.pymc._density.functions import compiled_as_in_groups  # noqa: E402
 from synkhronos.pymc._density.nutpie import compiled_soon  # noqa: E402
+from synkhronos.pymc._kept.graphs import Graphs  # noqa: E402
+from synkhronos.pymc._kept.models import KeptModel, leading  # noqa: E402
 
 NAMES = ("_compile_pymc_model_numba", "_make_functions")
 
@@ -122,7 +127,7 @@ def test_codes_and_bits_are_those_of_nutpie() -> None:
     """A point without a value, or of another length, is no error of the program."""
     with compiled_soon():
         ours = [nutpie.compile_pymc_model(model()) for _ in range(2)]  # one is in numba's cache
-    with _nutpie._in_mode_of_groups():  # numba compiles the C functions around the same code
+    with _nutpie._in_mode_of_groups:  # numba compiles the C functions around the same code
         plain = nutpie.compile_pymc_model(model())
     again = CFunction.of(ours[1].compiled_logp_func.code)
     for x in ([0.3, 0.1], [np.nan, 0.1], [0.3, 800.0], [0.3, -800.0], [0.3]):
@@ -160,11 +165,53 @@ def test_threads_that_overlap_restore_nutpie() -> None:
     assert state() == before
 
 
+def test_a_fork_while_another_thread_compiles(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It finds nutpie as it is, and compiles for itself."""
+    before, inside, over = state(), threading.Event(), threading.Event()
+
+    def wait(*_: object, **__: object) -> None:
+        inside.set()
+        assert over.wait(120)
+
+    def hold() -> None:
+        with leading(KeptModel(Graphs(model()), Folder(tmp_path))):
+            nutpie.compile_pymc_model(model())
+
+    monkeypatch.setattr(_nutpie, "_compiled", wait)
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert inside.wait(60)
+    monkeypatch.undo()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside a thread
+        pid = os.fork()
+    if not pid:
+        try:
+            faulthandler.dump_traceback_later(60, exit=True)
+            assert state() == before
+            with leading(KeptModel(Graphs(model()), Folder(tmp_path))):
+                assert state() != before
+                compiled = nutpie.compile_pymc_model(model())
+            assert compiled.n_dim
+            assert state() == before
+            os._exit(0)
+        finally:
+            os._exit(1)
+    try:
+        assert os.waitpid(pid, 0)[1] == 0
+    finally:
+        over.set()
+        thread.join()
+    assert state() == before
+
+
 def test_the_mode_is_that_of_groups_for_nutpie_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function of the user, or one for JAX, is compiled as ever meanwhile."""
     plain, modes = predefined_modes["NUMBA"], []
     monkeypatch.setattr(compile_pymc, "_make_functions", lambda _, mode: modes.append(mode))
-    with _nutpie._in_mode_of_groups():
+    with _nutpie._in_mode_of_groups:
         assert predefined_modes["NUMBA"] is plain
         for mode in ("NUMBA", "JAX"):
             compile_pymc._make_functions(None, mode=mode)

@@ -145,7 +145,7 @@ def missing(objects: Sequence[bytes]) -> set[str]:
     NotLoadable
         They have another format.
     """
-    named = [each for data in objects for each in _File(data).names()]
+    named = {each for data in objects for each in _File(data).names()}
     return {name for name, is_here in named if not is_here and (name, True) not in named}
 
 
@@ -160,7 +160,7 @@ class _File:
         at, _, count = _LISTED.unpack_from(data, _AT)
         self.sections = np.frombuffer(data, _SECTION, count, at)
         tables = self.sections[self.sections["kind"] == _SYMBOLS]
-        if len(tables) != 1:  # such as of a file with 65,280 sections, which are counted elsewhere
+        if len(tables) != 1:  # a file of 65,280 sections counts them elsewhere
             raise NotLoadable("it has no table of symbols")
         [table] = tables
         self.symbols = self.array(table, _SYMBOL).tolist()

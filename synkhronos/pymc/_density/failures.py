@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from synkhronos._libraries.better_optimize import BETTER_OPTIMIZE
+from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._density.op import DividedLogp, evaluators
@@ -24,7 +24,7 @@ log = logging.getLogger("synkhronos")
 
 _LOOK_SECONDS = 0.05
 
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 
 
 def let_failures_pass() -> None:
@@ -34,7 +34,7 @@ def let_failures_pass() -> None:
         (NUTPIE, "_extract", _checked),
         (BETTER_OPTIMIZE, "optimizer_early_stopping_wrapper", _passing),
     ):
-        with _lock, optional_gain():
+        with _lock.held(), optional_gain():
             if library.is_imported(name):
                 function = library.get(name)
                 if not hasattr(function, "__wrapped__"):

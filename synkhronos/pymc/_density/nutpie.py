@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -29,7 +28,8 @@ from synkhronos._compiling.data.once import values_of
 from synkhronos._compiling.lean.closed import ClosedLinker
 from synkhronos._compiling.lean.mode import with_lean
 from synkhronos._compiling.traces import untraced
-from synkhronos._libraries.library import NameGone, optional_gain, replacing, usable
+from synkhronos._libraries.fork_safe_lock import ForkSafeLock
+from synkhronos._libraries.library import NameGone, Replacing, optional_gain, replacing, usable
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._density.adaptation import choice_for, replaced
@@ -86,21 +86,8 @@ def compiled_soon() -> Iterator[None]:
     if not _is_known():
         yield
         return
-    with _lock:
-        if not _inside:
-            with optional_gain(), replacing.held():
-                _inside.step_methods = StepMethods()
-                _inside.callback(PYMC.replace({ASSIGN: _inside.step_methods.assigned}))
-            _inside.callback(NUTPIE.replace({_COMPILE: _soon()}))
-            _inside.enter_context(replaced)
-        _inside.threads += 1
-    try:
+    with _made_soon, replaced:
         yield
-    finally:
-        with _lock:
-            _inside.threads -= 1
-            if not _inside:
-                _inside.close()
 
 
 def _is_known() -> bool:
@@ -124,38 +111,40 @@ def _is_known() -> bool:
     return False
 
 
-class _Inside(ExitStack):
-    """Restores nutpie once no thread is in `compiled_soon` any more."""
-
-    threads = 0
-    step_methods: StepMethods | None = None
-
-    def __bool__(self) -> bool:
-        return self.threads > 0
-
-
-_lock, _inside = threading.RLock(), _Inside()
+def _make_soon() -> Callable[[], None]:
+    """Replace functions of nutpie and PyMC; returns what restores them."""
+    step_methods = None
+    with ExitStack() as undo:
+        with optional_gain(), replacing.held():
+            step_methods = StepMethods()
+            undo.callback(PYMC.replace({ASSIGN: step_methods.assigned}))
+        undo.callback(NUTPIE.replace({_COMPILE: _soon(step_methods)}))
+        return undo.pop_all().close
 
 
-def _soon() -> Callable[..., object]:
+_made_soon = Replacing(_make_soon)
+_one_by_one = ForkSafeLock()
+
+
+def _soon(step_methods: StepMethods | None) -> Callable[..., object]:
     """Nutpie's function that compiles a model, in less time; one thread after another."""
     compile_model: Callable[..., object] = NUTPIE.get(_COMPILE)
 
     @functools.wraps(compile_model)
-    def compile_soon(*args: Any, **kwargs: Any) -> object:
-        for_numba = kwargs.keys() - {"model", "pymc_initial_point_fn", "var_names"}
-        with _lock, _in_mode_of_groups(), untraced():
+    def compile_soon(model: Model, *args: Any, **kwargs: Any) -> object:
+        for_numba = kwargs.keys() - {"pymc_initial_point_fn", "var_names"}
+        with _one_by_one.held(), _in_mode_of_groups, untraced():
             # options are for C functions that numba compiles
             if for_numba or not usable(_C_FUNCTIONS):
-                return compile_model(*args, **kwargs)
-            return _compiled(*args, **kwargs)
+                return compile_model(model, *args, **kwargs)
+            known = step_methods.with_graph(model) if step_methods else model
+            return _compiled(model, known, *args, **kwargs)
 
     return compile_soon
 
 
-@contextmanager
-def _in_mode_of_groups() -> Iterator[None]:
-    """Let nutpie compile for mode NUMBA as groups do; one thread at a time is in it."""
+def _take_mode() -> Callable[[], None]:
+    """Let nutpie compile for mode NUMBA as groups do; returns what restores it."""
     make = NUTPIE.get("_make_functions")
     mode = with_lean(Mode(ClosedLinker(), get_mode(_MODE).provided_optimizer))
 
@@ -163,22 +152,27 @@ def _in_mode_of_groups() -> Iterator[None]:
     def make_in_mode(model: Model, **given: Any) -> object:
         return make(model, **{**given, "mode": mode if given["mode"] == _MODE else given["mode"]})
 
-    restore = NUTPIE.replace({"_make_functions": make_in_mode})
-    try:
-        yield
-    finally:
-        restore()
+    return NUTPIE.replace({"_make_functions": make_in_mode})
+
+
+_in_mode_of_groups = Replacing(_take_mode)
 
 
 def _compiled(
     model: Model,
+    known: Model | ModelWithGraph,
     pymc_initial_point_fn: Callable[..., Any],
     var_names: Iterable[str] | None = None,
 ) -> object:
-    """The compiled model of nutpie, whose C functions are made without numba's compiler."""
+    """The compiled model of nutpie, whose C functions are made without numba's compiler.
+
+    Parameters
+    ----------
+    known : Model or ModelWithGraph
+        The model, with its graph if that is made already.
+    """
     c_functions: Any = importlib.import_module(_C_FUNCTIONS)
     make = NUTPIE.get("_make_functions")
-    known = _inside.step_methods.with_graph(model) if _inside.step_methods else model
     value, *drawn = lifted([known.logp(), *known.unobserved_value_vars])
     length, expanded, log_density, expand, start, shapes, reparameterized = make(
         ModelWithGraph(known, value, drawn),

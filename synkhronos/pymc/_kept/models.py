@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -19,7 +18,7 @@ from synkhronos._compiling.kept.keys import Unkeyed, graph_key
 from synkhronos._compiling.lean.mode import without_c
 from synkhronos._compiling.memory import rarely_collected
 from synkhronos._compiling.traces import untraced
-from synkhronos._libraries.library import Library, optional_gain, replacing
+from synkhronos._libraries.library import Replacing, optional_gain, replacing
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._density.nutpie import compiled_soon
@@ -174,7 +173,7 @@ class KeptModel:
         return found
 
 
-_lock, _led, _functions = threading.RLock(), list[KeptModel](), contextlib.ExitStack()
+_led = list[KeptModel]()
 
 
 @contextlib.contextmanager
@@ -186,26 +185,25 @@ def leading(kept: KeptModel | None) -> Iterator[None]:
     if kept is None:
         yield
         return
-    with compiled_soon():  # whose functions come after these
-        with _lock:
-            if not _led:
-                _replace(PYMC, "assign_step_methods", _assigned)
-                if find_spec("nutpie") is not None:
-                    _replace(NUTPIE, "compile_pymc_model", _compiled)
-            _led.append(kept)
+    with compiled_soon(), _lent:  # what comes second is called first
+        _led.append(kept)
         try:
             yield
         finally:
-            with _lock:
-                _led.remove(kept)
-                if not _led:
-                    _functions.close()
+            _led.remove(kept)
 
 
-def _replace(library: Library, name: str, by: Callable[..., Any]) -> None:
-    with optional_gain(), replacing.held():
-        function = functools.partial(by, library.get(name))
-        _functions.callback(library.replace({name: function}))
+def _lend() -> Callable[[], None]:
+    """Replace functions of PyMC and nutpie; returns what restores them."""
+    with contextlib.ExitStack() as undo:
+        places = [(PYMC, "assign_step_methods", _assigned)]
+        if find_spec("nutpie") is not None:
+            places.append((NUTPIE, "compile_pymc_model", _compiled))
+        for library, name, by in places:
+            with optional_gain(), replacing.held():
+                function = functools.partial(by, library.get(name))
+                undo.callback(library.replace({name: function}))
+        return undo.pop_all().close
 
 
 def _kept_of(model: Model) -> KeptModel | None:
@@ -220,6 +218,9 @@ def _assigned(assign: Any, model: Model, step: object = None, methods: Any = Non
 def _compiled(compile_model: Any, model: Model, **given: Any) -> Any:
     """As ``compile_pymc_model`` of nutpie."""
     return compiled_by(_kept_of(model), compile_model, model, given)
+
+
+_lent = Replacing(_lend)
 
 
 def assigned_by(
