@@ -65,6 +65,20 @@ f = synk.function([], pytensor.tensor.constant(1.0) * 2)
 print("equal", first["b"].shape, f(), synk.current_group().member.on_node.cores)
 """
 
+METRIC = """
+x = rng.normal(100, 15, 300)
+with pm.Model() as tilted:  # intercept and slope correlate
+    b, sigma = pm.Normal("b", 0, 100, shape=2), pm.HalfNormal("sigma", 10)
+    pm.Normal("y", b[0] + b[1] * x, sigma, observed=20 + 0.6 * x + rng.normal(0, 5, 300))
+given |= dict(model=tilted, draws=1000, tune=1000, chains=2, nuts_sampler="nutpie")
+synk.fork(1)
+chosen, named = (synk.pymc.sample(**given, **of).posterior["b"]
+                 for of in ({}, dict(adaptation="low_rank")))
+assert chosen.chain.values.tolist() == [0, 1]
+np.testing.assert_array_equal(chosen, named)
+print("equal", chosen.shape)
+"""
+
 FAILING = """
 from synkhronos.pymc._chains import nodes as _node_chains
 
@@ -130,6 +144,14 @@ def test_nodes_sample_chains_of_their_own(mpi: Launcher, tmp_path: Path) -> None
     assert said.count("synkhronos: 3 chains on 2 nodes: 2, 1") == 2
     first, _ = share_out(available(), 2, domain)
     assert f"equal (3, 5, 3) 2.0 {sorted(first)}" in said
+
+
+@pytest.mark.thorough
+def test_each_node_chooses_the_same_metric(mpi: Launcher, tmp_path: Path) -> None:
+    pytest.importorskip("nutpie")
+    said = run(mpi, 2, tmp_path, MODEL + METRIC)
+    assert said.count("metric low_rank: ") == 1  # others than the first node are quiet
+    assert "equal (2, 1000, 2)" in said
 
 
 @pytest.mark.parametrize(

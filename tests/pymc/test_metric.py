@@ -14,6 +14,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytest
+from fleet_cases import tilted
 from xarray import Dataset
 
 import synkhronos as synk
@@ -128,6 +129,16 @@ def test_no_warmup_where_it_cannot_pay() -> None:
     assert without_warmup(5, 0.0, *USUAL) is None
 
 
+class Chain:
+    """A chain in nutpie's raw trace."""
+
+    def __init__(self, found: dict[str, np.ndarray], number: int) -> None:
+        self._found, self._number = found, number
+
+    def column(self, name: str) -> Any:
+        return SimpleNamespace(to_pylist=self._found[name][self._number].tolist)
+
+
 class Nutpie:
     """``nutpie.sample``, with a recorded warm-up; notes its calls."""
 
@@ -158,11 +169,11 @@ class Nutpie:
         if self._error is not None:
             raise self._error
         found = {
-            "unconstrained_draw": (("chain", "draw", "p"), self._warmup.draws),
-            "gradient": (("chain", "draw", "p"), self._warmup.gradients),
-            "n_steps": (("chain", "draw"), np.full(self._warmup.draws.shape[:2], 31)),
+            "unconstrained_draw": self._warmup.draws,
+            "gradient": self._warmup.gradients,
+            "n_steps": np.full(self._warmup.draws.shape[:2], 31),
         }
-        return SimpleNamespace(warmup_sample_stats=Dataset(found))
+        return SimpleNamespace(get_arrow_trace=lambda: ([], [Chain(found, i) for i in range(2)]))
 
     def cancel(self) -> None:
         self.cancelled += 1
@@ -196,6 +207,18 @@ def test_auto_chooses_once_and_says_so(caplog: pytest.LogCaptureFixture) -> None
     assert named == GIVEN | {"adaptation": "draw_diag"}
     said = "metric low_rank: 24 times the effective draws a second of diag are expected of low_rank"
     assert caplog.text.count(said) == 2
+
+
+def test_few_draws_are_sampled_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    """As nutpie is asked to. A run in a folder may get more draws later, and keeps a choice."""
+    caplog.set_level("INFO", "synkhronos")
+    nutpie, few = Nutpie(recorded("kid scores")), GIVEN | {"draws": 100, "tune": 100}
+    with adapted(Auto()):
+        choosing(nutpie)(COMPILED, **few)
+    assert (nutpie.calls, caplog.text) == ([few], "")
+    with adapted(Auto(of_run=lambda choose: choose())):
+        choosing(nutpie)(COMPILED, **few)
+    assert nutpie.calls[1:] == [few | {"adaptation": "diag"}]
 
 
 def test_a_warmup_that_fails_is_no_reason_to_fail() -> None:
@@ -246,7 +269,7 @@ def test_an_interrupt_of_the_warmup_ends_it_and_the_call() -> None:
         ("dense", {}, 'adaptation=\'dense\': give one of "auto", "diag"'),
         ("diag", {"mass_matrix_gamma": 1e-3}, 'is an option of adaptation="low_rank"'),
         ("auto", {"mass_matrix_eigval_cutoff": 3.0}, 'is an option of adaptation="low_rank"'),
-        (None, {"mass_matrix_gamma": 1e-3}, 'adaptation="diag" was asked for'),
+        (None, {"mass_matrix_gamma": 1e-3}, 'this is adaptation="auto"'),
         ("diag", {"adaptation": "low_rank"}, "name the metric once"),
         ("diag", {"adaptation": "auto"}, "name the metric once"),
         (
@@ -254,15 +277,15 @@ def test_an_interrupt_of_the_warmup_ends_it_and_the_call() -> None:
             {"use_grad_based_mass_matrix": False},
             'nuts={"use_grad_based_mass_matrix": False}: name the metric once',
         ),
-        (None, {"sampler": "mclmc", "mass_matrix_gamma": 1e-3}, 'adaptation="diag" was asked for'),
+        ("diag", {"sampler": "mclmc", "mass_matrix_gamma": 1e-3}, 'this is adaptation="diag"'),
     ],
 )
 def test_what_is_not_possible_is_said_before_compiling(
     asked: Any, nuts: dict[str, Any], text: str
 ) -> None:
     for call in (
-        lambda: synk.pymc.sample(tilted(), adaptation=asked, nuts=nuts),
-        lambda: synk.pymc.map(tilted, [1], adaptation=asked, nuts=nuts),
+        lambda: synk.pymc.sample(tilted(2), adaptation=asked, nuts=nuts),
+        lambda: synk.pymc.map(tilted, [2], adaptation=asked, nuts=nuts),
     ):
         with pytest.raises(InputError) as caught:
             call()
@@ -271,7 +294,7 @@ def test_what_is_not_possible_is_said_before_compiling(
 
 def test_a_metric_of_nutpie_is_refused_with_another_sampler() -> None:
     with pytest.raises(InputError, match='is a metric of nutpie, and "pymc" samples this model'):
-        synk.pymc.sample(tilted(), adaptation="low_rank", nuts_sampler="pymc")
+        synk.pymc.sample(tilted(2), adaptation="low_rank", nuts_sampler="pymc")
 
 
 def test_what_the_user_of_nutpie_names_is_obeyed() -> None:
@@ -283,8 +306,11 @@ def test_what_the_user_of_nutpie_names_is_obeyed() -> None:
     assert check_adaptation(AUTO, {"nuts": {"sampler": "mclmc"}}) is None
     assert check_adaptation("low_rank", {"nuts": {"sampler": "mclmc"}}) == "low_rank"
     assert check_adaptation(AUTO, {"nuts": {"sampler": "nuts"}}) == AUTO
-    assert check_adaptation(AUTO, {}) == AUTO
-    assert check_adaptation(None, {}) is None
+    for given in ({}, {"nuts": {"target_accept": 0.9}}):
+        assert check_adaptation(None, given) == check_adaptation(AUTO, given, None) == AUTO
+        assert check_adaptation(None, given, None) is None
+    older = {"nuts_sampler_kwargs": {"low_rank_modified_mass_matrix": True}}
+    assert check_adaptation(None, older) is None
 
 
 @pytest.fixture
@@ -305,19 +331,19 @@ def test_the_argument_reaches_nutpie(arguments: list[tuple[Any, Auto | None]]) -
     given = {"nuts_sampler": "nutpie", "nuts": {"target_accept": 0.9}}
     named = {"target_accept": 0.9, "adaptation": "low_rank"}
     seed = np.random.SeedSequence(1)
-    synk.pymc.sample(tilted(), adaptation="low_rank", quiet=True, **given)
-    Sampled(lambda _: tilted(), given | {"adaptation": "low_rank"}, 1)(1, seed)
-    synk.pymc.sample(tilted(), quiet=True, **given)
-    synk.pymc.sample(tilted(), adaptation=AUTO, quiet=True, **given)
-    Sampled(lambda _: tilted(), given | {"adaptation": AUTO}, 1)(1, seed)
+    synk.pymc.sample(tilted(2), adaptation="low_rank", quiet=True, **given)
+    Sampled(tilted, given | {"adaptation": "low_rank"}, 1)(1, seed)
+    synk.pymc.sample(tilted(2), quiet=True, **given)
+    synk.pymc.sample(tilted(2), adaptation=AUTO, quiet=True, **given)
+    Sampled(tilted, given | {"adaptation": AUTO}, 1)(2, seed)
     asked = {"target_accept": 0.9, "adaptation": AUTO}  # in nutpie's own argument
-    synk.pymc.sample(tilted(), quiet=True, **given | {"nuts": asked})
-    Sampled(lambda _: tilted(), given | {"nuts": asked}, 1)(1, seed)
+    synk.pymc.sample(tilted(2), quiet=True, **given | {"nuts": asked})
+    Sampled(tilted, given | {"nuts": asked}, 1)(1, seed)
     assert asked["adaptation"] == AUTO
-    *first, plain, auto, mapped, by_nuts, mapped_by_nuts = arguments
+    Sampled(tilted, given, 1)(1, seed)
+    *first, default, auto, mapped, by_nuts, mapped_by_nuts, mapped_by_default = arguments
     assert first == [(named, None)] * 2
-    assert plain == (given["nuts"], None)
-    for nuts, choice_of in (auto, mapped, by_nuts, mapped_by_nuts):
+    for nuts, choice_of in (default, auto, mapped, by_nuts, mapped_by_nuts, mapped_by_default):
         assert nuts == given["nuts"]
         assert choice_of is not None
     assert auto[1] is not None
@@ -330,19 +356,9 @@ def test_processes_of_chains_choose_as_well(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(members, "sample_in_processes", lambda *given: found.append(given[2]))
     monkeypatch.setattr(sampling._cores, "available", lambda: [0, 0, 0, 0])
     given = {"members_per_chain": 2, "chains": 2, "nuts_sampler": "nutpie", "quiet": True}
-    synk.pymc.sample(tilted(), adaptation=AUTO, **given)
+    synk.pymc.sample(tilted(2), adaptation=AUTO, **given)
     [arguments] = found
     assert arguments["adaptation"] == AUTO
-
-
-def tilted() -> pm.Model:
-    """A regression whose intercept and slope correlate."""
-    r = np.random.default_rng(2)
-    x = r.normal(100, 15, 300)
-    with pm.Model() as model:
-        b, sigma = pm.Normal("b", 0, 100, shape=2), pm.HalfNormal("sigma", 10)
-        pm.Normal("y", b[0] + b[1] * x, sigma, observed=20 + 0.6 * x + r.normal(0, 5, 300))
-    return model
 
 
 def test_nutpie_is_as_it_was_afterwards() -> None:
@@ -362,7 +378,7 @@ def test_advice_tells_the_metric_if_it_is_asked(monkeypatch: pytest.MonkeyPatch)
         return "metric low_rank: why"
 
     monkeypatch.setattr(parallel, "expected_metric", expected)
-    advice = synk.pymc.advise(tilted(), members=1, modes=["FAST_COMPILE"], metric=True)
+    advice = synk.pymc.advise(tilted(2), members=1, modes=["FAST_COMPILE"], metric=True)
     assert advice.metric == "metric low_rank: why"
     assert str(advice).endswith("\nmetric low_rank: why")
     [seconds] = found
@@ -373,7 +389,7 @@ def test_advice_tells_the_metric_if_it_is_asked(monkeypatch: pytest.MonkeyPatch)
 def test_advice_warms_nutpie_up() -> None:
     pytest.importorskip("nutpie")
     with pytensor.config.change_flags(mode="NUMBA"):
-        assert expected_metric(tilted(), 0.0).startswith("metric low_rank: ")
+        assert expected_metric(tilted(2), 0.0).startswith("metric low_rank: ")
 
 
 @pytest.mark.thorough
@@ -384,12 +400,12 @@ def test_auto_draws_what_the_metric_that_it_chooses_draws(tmp_path: Path) -> Non
     given |= {"nuts_sampler": "nutpie", "quiet": True, "compute_convergence_checks": False}
     given |= {"compile_kwargs": {"mode": "NUMBA"}}
     found = {
-        name: synk.pymc.sample(tilted(), adaptation=name, **given)
+        name: synk.pymc.sample(tilted(2), adaptation=name, **given)
         for name in ("auto", "low_rank", "diag")
     }
     draws = {name: tree.posterior["b"].values for name, tree in found.items()}
     np.testing.assert_array_equal(draws["auto"], draws["low_rank"])
-    stored = synk.pymc.sample(tilted(), adaptation="auto", folder=tmp_path / "run", **given)
+    stored = synk.pymc.sample(tilted(2), adaptation="auto", folder=tmp_path / "run", **given)
     settings = json.loads(stored["sample_stats"].attrs["inference_library_settings"])
     assert settings["adaptation"] == "low_rank"
     steps = {name: int(tree.sample_stats["n_steps"].sum()) for name, tree in found.items()}

@@ -72,6 +72,21 @@ def model_of(item: tuple[int, int]) -> Any:
     return arrays(*item)
 
 
+def tilted_of(item: tuple[int, int]) -> Any:
+    """As `model_of`, of a regression."""
+    return tilted(*item)
+
+
+def tilted(seed: int, rows: int = 300) -> Any:
+    """A regression whose intercept and slope correlate."""
+    r = np.random.default_rng(seed)
+    x = r.normal(100, 15, rows)
+    with pm.Model() as model:
+        b, sigma = pm.Normal("b", 0, 100, shape=2), pm.HalfNormal("sigma", 10)
+        pm.Normal("y", b[0] + b[1] * x, sigma, observed=20 + 0.6 * x + r.normal(0, 5, rows))
+    return model
+
+
 def ended(item: str, random_seed: int) -> list[float]:
     """Ends as the item says, or with draws of both sources of randomness."""
     if item == "raises":

@@ -14,8 +14,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from synkhronos._checks import shown
-from synkhronos._compiling.progress import tell
+from synkhronos._compiling.progress import tell, telling
 from synkhronos._errors import InputError
 from synkhronos._libraries.library import Replacing
 from synkhronos._libraries.nutpie import NUTPIE
@@ -46,10 +48,13 @@ _asked: ContextVar[Auto | None] = ContextVar("_asked", default=None)
 _by: ContextVar[Callable[..., Any] | None] = ContextVar("_by", default=None)
 
 
-def check_adaptation(asked: str | None, given: MutableMapping[str, Any]) -> str | None:
-    """The metric that is asked for with these arguments of `pm.sample`; None if none is.
+def check_adaptation(
+    asked: str | None, given: MutableMapping[str, Any], default: str | None = AUTO
+) -> str | None:
+    """The metric that is asked for with these arguments of `pm.sample`, or the default.
 
-    An "auto" in `nuts` is taken out of the arguments: no sampler knows it.
+    None if nutpie's own arguments name one in another way, or another kind of sampler. An "auto"
+    in `nuts` is taken out of the arguments: no sampler knows it.
 
     Raises
     ------
@@ -59,8 +64,9 @@ def check_adaptation(asked: str | None, given: MutableMapping[str, Any]) -> str 
     if asked not in (None, *ADAPTATIONS):
         names = ", ".join(f'"{name}"' for name in ADAPTATIONS)
         raise InputError(f"adaptation={shown(asked)}: give one of {names}")
-    nuts = given.get("nuts") or {}
-    found = nuts.get("adaptation", asked)
+    of_nuts = "nuts" if given.get("nuts") else "nuts_sampler_kwargs"  # its older name
+    nuts = given.get(of_nuts) or {}
+    found = nuts.get("adaptation", asked or default)
     old = sorted(_OLD_NAMES & nuts.keys())
     if asked not in (None, AUTO):
         for name in old if found == asked else ["adaptation"]:
@@ -69,14 +75,14 @@ def check_adaptation(asked: str | None, given: MutableMapping[str, Any]) -> str 
                 "once"
             )
     if nuts.get("adaptation") == AUTO:
-        given["nuts"] = {name: value for name, value in nuts.items() if name != "adaptation"}
+        given[of_nuts] = {name: value for name, value in nuts.items() if name != "adaptation"}
     if old:
         return None
     if found != LOW_RANK:
         for option in _OF_LOW_RANK & nuts.keys():
             raise InputError(
-                f'nuts={{"{option}": ...}} is an option of adaptation="{LOW_RANK}", and '
-                f'adaptation="{found or DIAG}" was asked for: name "{LOW_RANK}", or leave it out'
+                f'nuts={{"{option}": ...}} is an option of adaptation="{LOW_RANK}", and this is '
+                f'adaptation="{found or DIAG}": name "{LOW_RANK}", or leave the option out'
             )
     chosen_for = nuts.get("sampler", "nuts")
     return None if found == AUTO and chosen_for != "nuts" else found
@@ -87,13 +93,14 @@ class Auto:
     """The choice for a model.
 
     `seconds` are those of the rows of a gradient. `kept` returns a choice that it has kept, or
-    calls a function for it; it gets a key. `of_run` does so for a run that other calls go on with:
-    it keeps its choice, and is sampled once.
+    calls a function for it, with one thread of BLAS; it gets a key. `of_run` does so for a run that
+    other calls go on with: it keeps its choice, and is sampled once. `say` tells the choice.
     """
 
     seconds: float = 0.0
     kept: Callable[[Sequence[object], Callable[[], Choice]], Choice] = lambda _, find: find()
     of_run: Callable[[Callable[[], Choice]], Choice] | None = None
+    say: Callable[[str], object] = tell
 
 
 @contextlib.contextmanager
@@ -130,23 +137,25 @@ def choosing(sample: Callable[..., Any]) -> Callable[..., Any]:
     def sample_chosen(compiled: Any, **given: Any) -> Any:
         auto, by = _asked.get(), _by.get()
         sampled = sample if by is None else functools.partial(by, sample)
-        if auto is None or "adaptation" in given:
-            return sampled(compiled, **given)
         draws = given.get("draws") or DRAWS
         tune = TUNE if given.get("tune") is None else given["tune"]
+        if auto is None or "adaptation" in given:
+            return sampled(compiled, **given)
+        if auto.of_run is None and not draws_of_warmup(draws, tune):
+            return sampled(compiled, **given)
         cores = min(CHAINS, given.get("cores") or CHAINS)
         find = functools.partial(choice_for, sample, compiled, auto.seconds, draws, tune, cores)
         choose = functools.partial(_kept_or_diag, auto, (auto.seconds, draws, tune), find)
         found = choose() if auto.of_run is None else auto.of_run(choose)
-        tell(str(found))
+        auto.say(str(found))
         tree = sampled(compiled, adaptation=found.name, **given)
         if found.name == DIAG or not (stuck := _stuck(tree)):
             return tree
         left = f"{LOW_RANK} has left {stuck} of {len(tree.posterior.chain)} chains stuck"
         if auto.of_run is not None:
-            tell(f'{left}, and their draws are in the folder: give another one, and "{DIAG}"')
+            auto.say(f'{left}, and their draws are in the folder: give another one, and "{DIAG}"')
             return tree
-        tell(f"{left}: diag again")
+        auto.say(f"{left}: diag again")
         return sampled(compiled, adaptation=DIAG, **given)
 
     return sample_chosen
@@ -187,7 +196,8 @@ def choice_for(
     known = without_warmup(int(compiled.n_dim), seconds, draws, tune)
     if known is not None:
         return known
-    warmup = _short_warmup(sample, compiled, draws_of_warmup(draws, tune), cores)
+    with telling("choosing the metric"):
+        warmup = _short_warmup(sample, compiled, draws_of_warmup(draws, tune), cores)
     return choice(warmup, seconds, draws, tune)
 
 
@@ -195,7 +205,7 @@ def _short_warmup(sample: Callable[..., Any], compiled: Any, draws: int, cores: 
     """The first draws of nutpie's diagonal metric; Ctrl-C is raised."""
     running = sample(
         compiled,
-        draws=CHAINS,  # of fewer, ArviZ warns
+        draws=0,
         tune=draws,
         chains=CHAINS,
         cores=cores,
@@ -206,11 +216,15 @@ def _short_warmup(sample: Callable[..., Any], compiled: Any, draws: int, cores: 
         store_unconstrained=True,
         progress_bar=False,
         blocking=False,
+        return_raw_trace=True,  # ArviZ's tree takes longer than the draws of a small model
     )
     try:
-        stats = running.wait().warmup_sample_stats
+        _, chains = running.wait().get_arrow_trace()
     except BaseException:
         running.cancel()
         raise
-    positions, gradients = (stats[name].values for name in ("unconstrained_draw", "gradient"))
-    return Warmup(positions, gradients, float(stats["n_steps"].mean()))
+    positions, gradients, steps = (
+        np.array([chain.column(name).to_pylist() for chain in chains], float)
+        for name in ("unconstrained_draw", "gradient", "n_steps")
+    )
+    return Warmup(positions, gradients, float(steps.mean()))

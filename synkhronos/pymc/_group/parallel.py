@@ -36,6 +36,7 @@ from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._errors import GroupClosed, InputError, NotForked
 from synkhronos._host import cores as _cores
+from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos._libraries.library import optional_gain
 from synkhronos.pymc._density.divided import Divided, Replaced, check_counts
 from synkhronos.pymc._density.likelihood import Likelihood, tell_forms
@@ -594,6 +595,7 @@ def advise(
     expected = ""
     if metric:
         declared = Declared.of(target, row_wise)
-        expected = expected_metric(target, Estimate(target, dim, declared).seconds)
+        with ThreadLimits(1):  # as in `sample`
+            expected = expected_metric(target, Estimate(target, dim, declared).seconds)
     there = len(_cores.available())
     return Advice(names, rows, there, tuple(found), load, tuple(left_out), expected)

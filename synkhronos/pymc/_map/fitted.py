@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +12,11 @@ import pymc as pm
 from pymc.sampling import sample as pm_sample
 
 from synkhronos._errors import InputError
+from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos.pymc._density.adaptation import AUTO, Auto, adapted, check_adaptation
+from synkhronos.pymc._density.metric import Choice
+
+log = logging.getLogger("synkhronos")
 
 
 class Sampled:
@@ -29,7 +34,8 @@ class Sampled:
             **arguments,
         }
         metric = check_adaptation(self._arguments.pop("adaptation", None), self._arguments)
-        self._auto = Auto() if metric == AUTO else None
+        # a line for each item is noise
+        self._auto = Auto(kept=_found, say=log.debug) if metric == AUTO else None
         if metric not in (None, AUTO):
             self._arguments["nuts"] = {**self._arguments.get("nuts", {}), "adaptation": metric}
         self._takes_seed = takes_seed(fit)
@@ -47,6 +53,11 @@ class Sampled:
                 pm.set_data(dict(data))
         with adapted(self._auto):
             return pm_sample(model=model, random_seed=word, **self._arguments)
+
+
+def _found(_: object, find: Callable[[], Choice]) -> Choice:
+    with ThreadLimits(1):  # the same rounding with any number of cores
+        return find()
 
 
 def takes_seed(fit: Callable[..., object]) -> bool:
