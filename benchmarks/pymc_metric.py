@@ -12,12 +12,18 @@ diagonal metric, both with the log-density of `fast`; they are left out if they 
         [--csv docs/figures/measured/pymc_metric.csv] [--figure docs/figures/pymc_metric.svg]
         [--tables-only]
 
+A metric may have options: "low_rank:cutoff=10", "diag:accept=0.9", "auto:tune=300/start=mode". A
+start is the mode, or a draw of Pathfinder, by pymc-extras if that is installed; the gradients that
+it takes are not counted, but its seconds are those of the call.
+
 ESS is the smallest bulk (or tail) effective sample size of all parameters. Gradients are those of
 warm-up and draws together. Seconds are of the processor: of nutpie's call, and of the whole call
-with the choice of a metric. Compiling is left out: it is the same for all. "errors" is the largest
-distance of a mean to that of reference draws, in Monte Carlo standard errors of both; without
-reference draws it is that to the means of diag. A model that was measured is not measured again:
---results has it. --short has twelve models, two metrics and two seeds, for ten minutes.
+with the choice of a metric. Where auto takes diag, the first seed checks that its draws are those
+of diag, and the others are not sampled again. Compiling is left out: it is the same for all.
+"errors" is the largest distance of a mean to that of reference draws, in Monte Carlo standard
+errors of both; without reference draws it is that to the means of diag. A model that was measured
+is not measured again: --results has it. --short has twelve models, two metrics and two seeds, for
+ten minutes.
 """
 
 from __future__ import annotations
@@ -45,6 +51,7 @@ import numpy as np
 from common import describe_machine, show
 
 OPTIONS = {"cutoff": "mass_matrix_eigval_cutoff", "gamma": "mass_matrix_gamma"}
+OPTIONS["accept"] = "target_accept"
 METRICS = ["diag", "auto", "low_rank", "draw_diag", "low_rank:cutoff=10", "low_rank:gamma=0.001"]
 OTHERS = ["blackjax", "walnutpie"]
 # that take minutes with low_rank, so that it must be asked for, or with each metric
@@ -78,41 +85,73 @@ def model_of(name: str, posteriordb: str) -> Any:
 
 
 class Spent:
-    """Processor seconds of the last call of nutpie.sample, which draws."""
-
-    seconds = 0.0
+    """Processor seconds in which nutpie.sample draws, and those of choosing, of the last call."""
 
     def __init__(self) -> None:
         import nutpie
 
         self._sample = nutpie.sample
+        self.begin()
         nutpie.sample = self
+
+    def begin(self) -> None:
+        self.sampling, self.choosing, self._began = 0.0, 0.0, 0.0
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         began = time.process_time()
+        self._began = self._began or began
+        if given.get("store_gradient"):  # the short warm-up
+            return self._sample(*args, **given)
+        self.choosing = self.choosing or began - self._began
         found = self._sample(*args, **given)
-        self.seconds = time.process_time() - began
+        self.sampling += time.process_time() - began
         return found
 
 
 def by_nutpie(model: Any, metric: str, seed: int, given: Mapping[str, int], spent: Spent) -> Any:
-    """The tree, the gradients, seconds of the sampler and of the call, and the line that chose."""
+    """The tree, the gradients, seconds of the sampler and of the rest, and the line that chose."""
     import synkhronos as synk
 
-    metric, _, options = metric.partition(":")
-    nuts = dict(option.split("=") for option in options.split("/") if option)
-    nuts = {OPTIONS[name]: float(value) for name, value in nuts.items()}
+    metric, _, text = metric.partition(":")
+    options = dict(option.split("=") for option in text.split("/") if option)
+    nuts = {OPTIONS[name]: float(value) for name, value in options.items() if name in OPTIONS}
+    given = {**given, "tune": int(options.get("tune", given["tune"]))}
     lines = _Lines()
+    spent.begin()
     began = time.process_time()
+    start = STARTS[options.get("start", "prior")](model, seed)
     tree = synk.pymc.sample(
-        model=model, random_seed=seed, adaptation=metric, nuts=nuts, cores=1,
+        model=model, random_seed=seed, adaptation=metric, nuts=nuts, cores=1, initvals=start,
         discard_tuned_samples=False, nuts_sampler="nutpie", **given, **QUIET,
     )  # fmt: skip
     call = time.process_time() - began
     groups = (tree["sample_stats"], tree["warmup_sample_stats"])
     gradients = sum(int(group["n_steps"].sum()) for group in groups)
     diverging = int(tree["sample_stats"]["diverging"].sum())
-    return tree, gradients, spent.seconds, call, diverging, lines.end()
+    rest = call - spent.sampling - spent.choosing
+    return tree, gradients, spent.sampling, rest, diverging, lines.end()
+
+
+def mode(model: Any, _: int) -> Any:
+    import pymc as pm
+
+    found = pm.find_MAP(model=model, progressbar=False)
+    return {rv.name: found[rv.name] for rv in model.free_RVs}
+
+
+def pathfinder(model: Any, seed: int) -> Any:
+    """A draw of it: all chains start there, each with nutpie's jitter."""
+    import pymc_extras
+
+    found = pymc_extras.fit_pathfinder(
+        model=model, num_draws=100, random_seed=seed, compile_kwargs={"mode": "NUMBA"}
+    )
+    return {rv.name: found.posterior[rv.name].values[0, 0] for rv in model.free_RVs}
+
+
+STARTS: dict[str, Callable[[Any, int], Any]] = {
+    "prior": lambda *_: None, "mode": mode, "pathfinder": pathfinder,
+}  # fmt: skip
 
 
 class _Lines(logging.Handler):
@@ -213,7 +252,7 @@ def by_another(name: str, model: Any, seed: int, given: Mapping[str, int]) -> An
         found[v.name] = (("chain", "draw", f"{v.name}_dim"), draws[..., at : at + size])
         at += size
     tree = {"posterior": Dataset(found, {"chain": range(len(draws))})}
-    return tree, counted.count, seconds, seconds, 0, ""
+    return tree, counted.count, seconds, 0.0, 0, ""
 
 
 def sizes(draws: Any) -> dict[str, float]:
@@ -271,26 +310,42 @@ def child(name: str, posteriordb: str, metrics: list[str], args: Any) -> None:
     by_nutpie(model, "diag", 0, {**given, "draws": 2, "tune": 2}, spent)  # compiles
     names = [v.name for v in model.free_RVs]
     expected = references(name, posteriordb)
+    choosing = 0.0  # by the first seed: the choice is kept
+    runs: dict[tuple[int, str], dict[str, Any]] = {}
     for seed, metric in itertools.product(range(1, args.seeds + 1), metrics):
+        first = runs.get((1, metric), {"line": ""})
+        if metric == "auto" and first["line"].startswith("metric diag") and (seed, "diag") in runs:
+            # the first seed has shown that draws are those of diag
+            copied = runs[seed, "diag"]
+            found = {**copied, "metric": metric, "choosing": choosing, "line": first["line"]}
+            found["call"] += choosing
+            print(json.dumps(found), flush=True)
+            continue
         if metric in OTHERS:
-            tree, gradients, sampling, call, diverging, line = by_another(
+            tree, gradients, sampling, rest, diverging, line = by_another(
                 metric, model, seed, given
             )
             draws, means = tree["posterior"], {}
         else:
-            tree, gradients, sampling, call, diverging, line = by_nutpie(
+            tree, gradients, sampling, rest, diverging, line = by_nutpie(
                 model, metric, seed, given, spent
             )
+            choosing = max(choosing, spent.choosing)
             draws = tree["posterior"].to_dataset()[names]
             means = moments(tree["posterior"].to_dataset() if expected else draws)
         found = {**known, "metric": metric, "seed": seed, "gradients": gradients, **sizes(draws)}
-        found |= {"sampling": sampling, "call": call, "diverging": diverging, "line": line}
+        found |= {"sampling": sampling, "choosing": choosing if metric == "auto" else 0.0}
+        found |= {"call": sampling + rest + found["choosing"], "diverging": diverging, "line": line}
         found |= {"parameters": sum(int(v.size) for v in model.initial_point(0).values())}
         if expected:
             means = {key: means[key] for key in means.keys() & expected.keys()}
             found["reference"] = {key: expected[key] for key in means}
         if len(means) <= 200:
             found["means"] = means
+        if line.startswith("metric diag") and (of_diag := runs.get((seed, "diag"))):
+            same = all(found[key] == of_diag[key] for key in ("gradients", "bulk", "tail"))
+            assert same, "auto has taken diag, and its draws are others"
+        runs[seed, metric] = found
         print(json.dumps(found), flush=True)
 
 
@@ -381,13 +436,14 @@ def table(found: Mapping[str, Mapping[str, list[dict[str, Any]]]]) -> list[list[
             name = f"{metric}: {chosen[1]}" if chosen else metric
             shown = [f"{rate:.3g}" for rate in rates.values()]
             far = f"{errors(runs, metrics['diag']):.1f}"
-            rows.append([model, runs[0]["parameters"], name, *shown, *times, far])
+            choosing = f"{1000 * max(run['choosing'] for run in runs):.0f}"
+            rows.append([model, runs[0]["parameters"], name, *shown, *times, far, choosing])
     return rows
 
 
 COLUMNS = ["model", "parameters", "metric", "bulk ESS, 1,000 gradients", "tail ESS"]
 COLUMNS += ["bulk ESS, 1 s of sampling", "1 s of the call", "gradients, times diag", "tail"]
-COLUMNS += ["sampling", "call", "errors"]
+COLUMNS += ["sampling", "call", "errors", "choosing, ms"]
 
 
 def pivoted(rows: list[list[Any]]) -> list[list[Any]]:
@@ -399,13 +455,14 @@ def pivoted(rows: list[list[Any]]) -> list[list[Any]]:
     for model, of in by.items():
         if "auto" in of:
             low = [*of["low_rank"][7:10], of["low_rank"][11]] if "low_rank" in of else [""] * 4
-            auto = [of["auto"][2].partition(": ")[2], *of["auto"][9:12]]
+            auto = [of["auto"][2].partition(": ")[2], *of["auto"][9:13]]
             found.append([model, of["diag"][1], of["diag"][3], *low, *auto])
     return found
 
 
 DOCS_COLUMNS = ["model", "parameters", "diag, ESS for 1,000 gradients", "low_rank, times", "tail"]
 DOCS_COLUMNS += ["a second", "errors", "auto takes", "a second", "of the call", "errors"]
+DOCS_COLUMNS += ["choosing, ms"]
 
 
 def summary(rows: list[list[Any]]) -> list[list[Any]]:

@@ -1,6 +1,7 @@
 """Sampling as users do it: `pm.sample` with nutpie, PyMC's NUTS, numpyro, and `synk.pymc.sample`.
 
-"stanli" samples a Stan program of the same model (`stan_programs.py`) in fast mode.
+"low_rank" is `pm.sample` with nutpie's metric of low rank, for each model. "stanli" samples a Stan
+program of the same model (`stan_programs.py`) in fast mode.
 
 Each run is a process of its own. The first run of a contender has an empty HOME, so that PyTensor's
 and numba's caches are empty; the others find them filled, and have other seeds. Times are those of
@@ -15,7 +16,7 @@ A table for each model and number of chains is printed when it is done. The last
 second of all of them, and geometric means of "times". A run that fails is told, and left out.
 
     python benchmarks/pymc_sampling.py [--chains 1,2,4] [--cores 2] [--draws 500] [--runs 3]
-        [--contenders pm.sample,synk.pymc.sample,stanli] [MODEL ...]
+        [--contenders pm.sample,low_rank,synk.pymc.sample,stanli] [MODEL ...]
 """
 
 from __future__ import annotations
@@ -49,9 +50,12 @@ import synkhronos as synk
 warnings.filterwarnings("ignore")
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
-STAN = "stanli"
+STAN, LOW_RANK = "stanli", "low_rank"
 CONTENDERS: dict[str, Callable[..., Any]] = {
     "pm.sample": lambda _, **given: pm.sample(nuts_sampler="nutpie", **given, **QUIET),
+    LOW_RANK: lambda _, **given: pm.sample(
+        nuts_sampler="nutpie", nuts={"adaptation": "low_rank"}, **given, **QUIET
+    ),
     "PyMC's NUTS": lambda _, **given: pm.sample(nuts_sampler="pymc", **given, **QUIET),
     "numpyro": lambda _, **given: pm.sample(nuts_sampler="numpyro", **given, **QUIET),
     STAN: stan_peer.sample,
