@@ -1,20 +1,24 @@
 """The metrics of nutpie, `adaptation="auto"`, and other samplers: effective draws for their cost.
 
-Models are those of pymc_gallery_models.py, of benchmarks/catalogue, and of a folder of posteriordb
-with PyMC models (its models/pymc, data, posteriors and reference_posteriors). Each has a process of
-its own, which samples once with diag to compile, and then with each metric and seed in turn.
+Models are those of pymc_gallery_models.py, of benchmarks/catalogue, and 40 of a folder of
+posteriordb with PyMC models (its models/pymc, data, posteriors and reference_posteriors), which is
+posterior_database of https://github.com/twiecki/posteriordb. Each has a process of its own, which
+samples once with diag to compile, and then with each metric and seed in turn.
 nutpie samples by `synk.pymc.sample`. "blackjax" has its low-rank warm-up, and "walnutpie" its own
 diagonal metric, both with the log-density of `fast`; they are left out if they are not installed
 (`pip install --target FOLDER blackjax walnutpie`, PYTHONPATH=FOLDER).
 
     python benchmarks/pymc_metric.py [MODEL ...] [--posteriordb FOLDER] [--metrics diag,auto]
-        [--seeds 4] [--draws 1000] [--chains 2] [--short] [--results benchmarks/results/metric.json]
-        [--csv docs/figures/measured/pymc_metric.csv] [--figure docs/figures/pymc_metric.svg]
-        [--tables-only]
+        [--seeds 4] [--draws 1000] [--chains 2] [--jobs 1] [--short] [--tables-only]
+        [--results benchmarks/results/metric.json] [--csv docs/figures/measured/pymc_metric.csv]
+        [--figure docs/figures/pymc_metric.svg]
+    python benchmarks/pymc_metric.py --options docs/figures/measured/pymc_metric_options.csv
+        [--draws 500] [--seeds 2] [--results benchmarks/results/metric_options.json]
 
 A metric may have options: "low_rank:cutoff=10", "diag:accept=0.9", "auto:tune=300/start=mode". A
 start is the mode, or a draw of Pathfinder, by pymc-extras if that is installed; the gradients that
-it takes are not counted, but its seconds are those of the call.
+it takes are not counted, but its seconds are those of the call. --options measures four models with
+many of them, and with the other samplers, and writes what each has by diag.
 
 ESS is the smallest bulk (or tail) effective sample size of all parameters. Gradients are those of
 warm-up and draws together. Seconds are of the processor: of nutpie's call, and of the whole call
@@ -44,6 +48,7 @@ import warnings
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +59,27 @@ OPTIONS = {"cutoff": "mass_matrix_eigval_cutoff", "gamma": "mass_matrix_gamma"}
 OPTIONS["accept"] = "target_accept"
 METRICS = ["diag", "auto", "low_rank", "draw_diag", "low_rank:cutoff=10", "low_rank:gamma=0.001"]
 OTHERS = ["blackjax", "walnutpie"]
-# that take minutes with low_rank, so that it must be asked for, or with each metric
+OF_OPTIONS = [
+    *METRICS, "diag:accept=0.7", "diag:accept=0.9", "low_rank:accept=0.9", "diag:tune=250",
+    "low_rank:tune=250", "diag:start=mode", "low_rank:start=mode",
+]  # fmt: skip
+WITH_OPTIONS = ("cumulative", "mvnormal", "election88", "radon")
+# with low_rank they take minutes, so that such a model must be named for it
 LONG = {"radon", "trolley", "irt", "frailty", "bnn", "factorisation", "survey", "regression"}
 CATALOGUE = (
     *("eight schools", "kid scores", "wells", "incomes", "rugby", "cafes", "rats", "sleep study"),
     *("chimpanzees", "cherry blossoms", "contraception", "bioassay", "BEST", "tools of islands"),
     *("divorces", "Rasch", "local level", "seizures"),
+)
+POSTERIORDB = (
+    *("GLMM_Poisson_model", "GLM_Binomial_model", "GLM_Poisson_model", "M0_model", "Mb_model"),
+    *("Rate_4_model", "Survey_model", "accel_splines", "arK", "arma11", "blr", "bones_model"),
+    *("diamonds", "dogs", "dogs_hierarchical", "dugongs_model", "earn_height"),
+    *("eight_schools_centered", "eight_schools_noncentered", "garch11", "gp_pois_regr", "gp_regr"),
+    *("hmm_example", "kidscore_interaction", "kidscore_mom_work", "kilpisjarvi"),
+    *("logearn_interaction", "logearn_interaction_z", "logmesquite_logvash", "losscurve_sislob"),
+    *("low_dim_gauss_mix", "mesquite", "nes", "nes_logit_model", "pilots", "radon_pooled"),
+    *("rats_model", "seeds_model", "surgical_model", "wells_dae_inter_model"),
 )
 SHORT = (
     *("cumulative", "election88", "mvnormal", "censored"),
@@ -353,7 +373,8 @@ def child(name: str, posteriordb: str, metrics: list[str], args: Any) -> None:
 
 
 def measure(name: str, posteriordb: str, metrics: list[str], args: Any, results: Path) -> None:
-    """Sample a model in a process of its own; each line of it is kept at once."""
+    """Sample a model in a process of its own; lines are kept, also of one that ends early."""
+    began = time.monotonic()
     env = {key: value for key, value in os.environ.items() if key not in PRESETS}
     env |= {"OPENBLAS_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
     command = [sys.executable, __file__, "--child", name]
@@ -368,12 +389,12 @@ def measure(name: str, posteriordb: str, metrics: list[str], args: Any, results:
     lines = [line for line in out.splitlines() if line.startswith("{")]
     results.parent.mkdir(parents=True, exist_ok=True)
     with results.open("a", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in lines)
+        file.write("".join(f"{line}\n" for line in lines))
     if process.returncode:
         reason = (err.strip().splitlines() or ["no output"])[-1]
         print(f"{name}: ended early ({process.returncode}) after {len(lines)} runs: {reason}")
     else:
-        print(f"{name}: {len(lines)} runs", flush=True)
+        print(f"{name}: {len(lines)} runs in {time.monotonic() - began:.0f} s", flush=True)
 
 
 def read(results: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
@@ -465,6 +486,29 @@ DOCS_COLUMNS += ["a second", "errors", "auto takes", "a second", "of the call", 
 DOCS_COLUMNS += ["choosing, ms"]
 
 
+def by_options(rows: list[list[Any]]) -> list[list[Any]]:
+    """The table of the docs with options: for each model, times diag for a gradient and a second.
+
+    Seconds are those of the call, with the start; others call the density through Python.
+    """
+    models = list(dict.fromkeys(row[0] for row in rows))
+    of = {(row[0], row[2].partition(": ")[0]): row for row in rows}
+    metrics = [metric for metric in dict.fromkeys(key[1] for key in of) if metric != "diag"]
+    rates = {"gradient": 7, "second": 10}
+    found = [["times diag", *[f"{name}, {rate}" for name in models for rate in rates]]]
+    for metric in metrics:
+        shown = [at for rate, at in rates.items() if rate == "gradient" or metric not in OTHERS]
+        cells = [of[name, metric][at] if (name, metric) in of and at in shown else ""
+                 for name in models for at in rates.values()]  # fmt: skip
+        found.append([metric, *cells])
+    return found
+
+
+def choosing(metrics: Mapping[str, list[dict[str, Any]]]) -> float:
+    """The largest share of a call with auto that chooses."""
+    return max((run["choosing"] / run["call"] for run in metrics.get("auto", [])), default=0.0)
+
+
 def summary(rows: list[list[Any]]) -> list[list[Any]]:
     """Geometric means of times diag over the models, and the least."""
     by: dict[str, list[list[float]]] = defaultdict(list)
@@ -507,9 +551,11 @@ def wanted(args: argparse.Namespace) -> list[tuple[str, str]]:
 
     names = [(name, "") for name in (SHORT if args.short else (*MODELS, *CATALOGUE))]
     if args.posteriordb:
-        files = sorted((args.posteriordb / "models" / "pymc").glob("*.py"))
-        names += [(file.stem, str(args.posteriordb)) for file in files]
-    return [each for each in names if not args.models or each[0] in args.models]
+        there = {file.stem for file in (args.posteriordb / "models" / "pymc").glob("*.py")}
+        for name in sorted(there.intersection(args.models or POSTERIORDB)):
+            names.append((name, str(args.posteriordb)))
+    asked = args.models or (WITH_OPTIONS if args.options else ())
+    return [each for each in names if not asked or each[0] in asked]
 
 
 def main() -> None:
@@ -521,36 +567,56 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--chains", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=900)  # of the processor, for a model
+    parser.add_argument("--jobs", type=int, default=1)  # models at once
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/metric.json"))
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--figure", type=Path)
+    parser.add_argument("--options", type=Path)
     parser.add_argument("--tables-only", action="store_true")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_intermixed_args()
     others = [name for name in OTHERS if importlib.util.find_spec(name)]
-    metrics = args.metrics.split(",") if args.metrics else [*METRICS, *others]
+    metrics = [*(OF_OPTIONS if args.options else METRICS), *others]
+    if args.options and importlib.util.find_spec("pymc_extras"):
+        metrics += ["diag:start=pathfinder", "low_rank:start=pathfinder"]
+    if args.metrics:
+        metrics = args.metrics.split(",")
     if args.short and not args.metrics:
         metrics, args.seeds = ["diag", "auto", "low_rank"], min(args.seeds, 2)
     if args.child:
         child(" ".join(args.models), str(args.posteriordb or ""), metrics, args)
         return
     describe_machine()
+    known, jobs = read(args.results), []
     for name, folder in [] if args.tables_only else wanted(args):
-        known = read(args.results)[name]
-        missing = [metric for metric in metrics if len(known[metric]) < args.seeds]
-        if name in LONG:
-            missing = [m for m in missing if m in ("diag", "auto") or args.metrics]
+        missing = [metric for metric in metrics if len(known[name][metric]) < args.seeds]
+        if name in LONG and not args.models:
+            kinds = ("low_rank:", "walnutpie") if args.options else ("low_rank", *OTHERS)
+            missing = [metric for metric in missing if not metric.startswith(kinds)]
         if missing:
-            measure(name, folder, missing, args, args.results)
-    rows = table(read(args.results))
+            # draws of auto are compared with those of diag
+            missing = ["diag"] * ("diag" not in missing and "auto" in missing) + missing
+            jobs.append((name, folder, missing, args, args.results))
+    with ThreadPoolExecutor(args.jobs) as threads:
+        for done in [threads.submit(measure, *job) for job in jobs]:
+            done.result()
+    found = read(args.results)
+    rows = table(found)
     show("Metrics", COLUMNS, rows)
     means = ["gradients", "tail", "sampling", "call"]
     columns = ["metric", "models", *means, *[f"least, {name}" for name in means]]
     show("Times diag: geometric means, and the least of a model", columns, summary(rows))
+    shares = {name: share for name, runs in found.items() if (share := choosing(runs))}
+    if shares:
+        most = max(shares, key=lambda name: shares[name])
+        print(f"Choosing takes at most {shares[most]:.1%} of a call, of {most}.")
     if args.csv:
         with args.csv.open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(pivoted(rows))
+    if args.options:
+        with args.options.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(by_options(rows))
     if args.figure:
         draw(rows, args.figure)
 

@@ -14,14 +14,17 @@ environment of ``scripts/test --companions``.
 
 A table for each model and number of chains is printed when it is done. The last table has the ESS a
 second of all of them, and geometric means of "times". A run that fails is told, and left out.
+--csv has the table of the docs after each model. What is not measured keeps its row there.
 
     python benchmarks/pymc_sampling.py [--chains 1,2,4] [--cores 2] [--draws 500] [--runs 3]
-        [--contenders pm.sample,low_rank,synk.pymc.sample,stanli] [MODEL ...]
+        [--contenders pm.sample,low_rank,synk.pymc.sample,stanli]
+        [--csv docs/figures/measured/pymc_sampling.csv] [MODEL ...]
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import itertools
 import json
 import os
@@ -51,6 +54,7 @@ warnings.filterwarnings("ignore")
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 STAN, LOW_RANK = "stanli", "low_rank"
+SHOWN = {STAN: STAN, LOW_RANK: "``pm.sample``, low_rank", "PyMC's NUTS": "PyMC's NUTS"}
 CONTENDERS: dict[str, Callable[..., Any]] = {
     "pm.sample": lambda _, **given: pm.sample(nuts_sampler="nutpie", **given, **QUIET),
     LOW_RANK: lambda _, **given: pm.sample(
@@ -58,8 +62,8 @@ CONTENDERS: dict[str, Callable[..., Any]] = {
     ),
     "PyMC's NUTS": lambda _, **given: pm.sample(nuts_sampler="pymc", **given, **QUIET),
     "numpyro": lambda _, **given: pm.sample(nuts_sampler="numpyro", **given, **QUIET),
-    STAN: stan_peer.sample,
     "synk.pymc.sample": lambda _, **given: synk.pymc.sample(**given, **QUIET),
+    STAN: stan_peer.sample,
 }
 
 
@@ -97,10 +101,11 @@ def child(name: str, contender: str, seed: int, given: dict[str, int]) -> None:
 
 @dataclass(frozen=True)
 class Rates:
-    """Effective draws a second: of the whole call, and of sampling alone."""
+    """Effective draws a second: of the whole call, and of sampling alone; the cells of a row."""
 
     call: float
     sampling: float
+    cells: tuple[Any, ...]
 
 
 # by model, number of chains, and contender
@@ -149,11 +154,11 @@ def compare(name: str, contenders: list[str], runs: int, given: dict[str, int]) 
         if not (cold and warm):
             continue
         lines += [cold["line"]] if cold["line"] else []
-        mean = Rates(*[median([w["ess"] / w[of] for w in warm]) for of in ("seconds", "sampling")])
+        means = [median([w["ess"] / w[of] for w in warm]) for of in ("seconds", "sampling")]
+        cells = [median([w[of] for w in warm]) for of in ("seconds", "sampling", "ess")]
+        mean = Rates(*means, (cold["seconds"], *cells))
         rates[name, given["chains"], contender] = mean
-        rows.append([contender, cold["seconds"]])
-        rows[-1] += [median([w[of] for w in warm]) for of in ("seconds", "sampling", "ess")]
-        rows[-1] += [f"{mean.call:.2f}", f"{mean.sampling:.2f}"]
+        rows.append([contender, *mean.cells, f"{mean.call:.2f}", f"{mean.sampling:.2f}"])
     columns = ["", "cold, s", "warm, s", "sampling, s", "ESS", "ESS/s", "of sampling"]
     show(f"{name}: {given['chains']} chains on {given['cores']} cores", columns, rows)
     print(*lines, sep="\n", flush=True)
@@ -188,6 +193,24 @@ def summarise(rates: Found, first: str) -> None:
     show("smallest bulk ESS a second", columns, rows)
 
 
+def write(rates: Found, path: Path) -> None:
+    """Write the rows of two chains into the table of the docs; other rows stay."""
+    with path.open(newline="") as file:
+        head, *rows = csv.reader(file)
+    known = {row[0]: row for row in rows}
+    for (name, chains, contender), found in rates.items():
+        if chains == 2:
+            of = f"{name}, {SHOWN.get(contender, f'``{contender}``')}"
+            cold, warm, sampling, ess = found.cells
+            seconds = [f"{each:.1f}" for each in (cold, warm, sampling)]
+            known[of] = [of, *seconds, f"{ess:,.0f}", f"{found.call:.2f}"]
+    shown = [SHOWN.get(contender, f"``{contender}``") for contender in CONTENDERS]
+    models = list(dict.fromkeys(of.partition(", ")[0] for of in known))
+    ordered = [known[of] for m in models for way in shown if (of := f"{m}, {way}") in known]
+    with path.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([head, *ordered])
+
+
 def counts(text: str) -> list[int]:
     return [int(count) for count in text.split(",")]
 
@@ -200,6 +223,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=500)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--contenders", default="pm.sample,synk.pymc.sample")
+    parser.add_argument("--csv", type=Path)
     args = parser.parse_args()
     known = {**MODELS, **REGRESSIONS, **FITS}
     if unknown := set(args.models) - set(known):
@@ -216,6 +240,8 @@ def main() -> None:
     for name, count in itertools.product(args.models, args.chains):
         given = {"draws": args.draws, "chains": count, "cores": args.cores}
         rates |= compare(name, contenders, args.runs, given)
+        if args.csv:
+            write(rates, args.csv)
     summarise(rates, contenders[0])
 
 

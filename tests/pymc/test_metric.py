@@ -327,7 +327,7 @@ def arguments(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Auto | None]]:
 
 
 def test_the_argument_reaches_nutpie(arguments: list[tuple[Any, Auto | None]]) -> None:
-    """In `sample`, and in the processes of `map`."""
+    """In `sample`, in the processes of `map`, and in `everywhere`."""
     given = {"nuts_sampler": "nutpie", "nuts": {"target_accept": 0.9}}
     named = {"target_accept": 0.9, "adaptation": "low_rank"}
     seed = np.random.SeedSequence(1)
@@ -341,9 +341,12 @@ def test_the_argument_reaches_nutpie(arguments: list[tuple[Any, Auto | None]]) -
     Sampled(tilted, given | {"nuts": asked}, 1)(1, seed)
     assert asked["adaptation"] == AUTO
     Sampled(tilted, given, 1)(1, seed)
-    *first, default, auto, mapped, by_nuts, mapped_by_nuts, mapped_by_default = arguments
+    with synk.pymc.everywhere(quiet=True):
+        pm.sample(model=tilted(2), **given)
+    *first, default, auto, mapped, by_nuts, mapped_by_nuts, mapped_by_default, anywhere = arguments
     assert first == [(named, None)] * 2
-    for nuts, choice_of in (default, auto, mapped, by_nuts, mapped_by_nuts, mapped_by_default):
+    all_auto = (default, auto, mapped, by_nuts, mapped_by_nuts, mapped_by_default, anywhere)
+    for nuts, choice_of in all_auto:
         assert nuts == given["nuts"]
         assert choice_of is not None
     assert auto[1] is not None

@@ -529,8 +529,8 @@ def advise(
     repeated : bool, optional
         As for `parallel`.
     metric : bool, optional
-        Also warm nutpie up for a moment, and say which metric ``sample(adaptation="auto")`` takes
-        for 1,000 draws after 1,000 that tune. nutpie compiles the model for it.
+        Also warm nutpie up for a moment, and say which metric `sample` takes for 1,000 draws after
+        1,000 that tune, and what is expected of it. nutpie compiles the model for it.
 
     Returns
     -------
