@@ -12,7 +12,9 @@
 ``one_graph``      a model as a graph whose data are variables, and its key
 ``digests``        digests of items, the same in every process
 ``names``          the names of items, and what follows from them: seeds, names of files
-``results``        ``Fits``: results of items; a folder of files, each written as a whole
+``results``        ``Fits``: results of items, each of which is whole or missing
+``stores``         where they are kept; ``OwnFolder``: a folder that only this user writes to
+``remote``         ``Remote``: an address of fsspec, where each result is signed
 =================  ===============================================================================
 
 Slots and processes are those of ``synkhronos.search`` (``_transport.processes.slots``). Pools are

@@ -68,9 +68,10 @@ def map(
     members : int
         The cores of a slot: for the chains of a model, or for ``fork()`` and `sample` in `fit`. A
         worker of `on` uses the cores that it was given.
-    folder : path, optional
-        A folder for the results. The same call finds them there, and fits the items that are
-        missing or have failed. Default: a temporary one, which lasts as long as the result.
+    folder : path or str, optional
+        A folder for the results, or an address of fsspec, such as ``"s3://bucket/fits"``. The same
+        call finds them there, and fits the items that are missing or have failed. Default: a
+        temporary one, which lasts as long as the result.
     random_seed : int, optional
         Each item has a seed that follows from this one and its name.
     limit : float, optional
@@ -113,6 +114,7 @@ def map(
 
     Results are pickles: a folder that another user may write to is refused, also one that a group
     may write to. The files are readable for their owner only. A damaged result counts as missing.
+    At an address each result is signed with a key of yours, and one that is not is refused.
 
     Examples
     --------
@@ -145,12 +147,14 @@ def map(
     head = _packed("fit, or an argument of pm.sample,", job)
     place = Folder(folder)
     entropy = place.entropy(asked, int(np.random.SeedSequence().generate_state(2, np.uint64)[0]))
-    left = [i for i in _placed(found, packed, len(head)) if not place.has(i.name, i.digest)]
+    placed = list(_placed(found, packed, len(head)))
+    missing = place.missing({item.name: item.digest for item in placed})
+    left = [item for item in placed if item.name in missing]
     failed: Mapping[Hashable, str] = {}
     if left:
         data = b"".join([head, *packed.values()])
         logs = None if log_dir is None else _log_folder(log_dir)
-        with Bar("fitting", len(left), progressbar) as bar:
+        with Bar("fitting", len(left), progressbar) as bar, place.keeping():
             record = Record(place, bar)
             if pool is not None:
                 given = Job(data, len(head), members, entropy, limit)

@@ -53,7 +53,7 @@ class Record(Ends):
 
     def done(self, item: Item) -> None:
         """See `Ends`."""
-        del item
+        self._folder.came(item.name)
         self._succeeded = True
         self._count()
 

@@ -107,7 +107,7 @@ class PooledItems:
             )
 
     def _kept(self) -> str:
-        return f"The results so far are in {str(self._folder.path)!r}: the same call goes on there"
+        return f"The results so far are in {self._folder.shown!r}: the same call goes on there"
 
     def _fill(self, head: object) -> None:
         """Submit batches, also one to a pool without workers, which may start some for it."""

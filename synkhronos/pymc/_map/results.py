@@ -7,9 +7,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
-import tempfile
-import weakref
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -18,6 +15,7 @@ from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host import files
 from synkhronos._transport.serialization import pack_graph, unpack_graph
 from synkhronos.pymc._map.names import file_of
+from synkhronos.pymc._map.stores import OwnFolder, Store
 
 log = logging.getLogger("synkhronos")
 
@@ -27,24 +25,19 @@ _PIECE = 1 << 20  # bytes that are read together
 
 
 class Folder:
-    """A folder of results, which only this user writes to, since results are pickles.
+    """The results of items in a store, with their seed.
 
     Raises
     ------
-    InputError
-        It cannot be made, or another user may write to it.
+    InputError, BackendMissing
+        There can be none, or another user may write to it.
     """
 
     def __init__(self, given: str | os.PathLike[str] | None) -> None:
-        if given is None:
-            given = tempfile.mkdtemp(prefix="synk-map-")
-            weakref.finalize(self, _remove, given, os.getpid())
-        self.path = Path(os.fspath(given)).absolute()
-        try:
-            files.make_folder(self.path, files.OWN)
-            _check_own(self.path, self.path.stat())
-        except OSError as exc:
-            raise InputError(f"map: folder={str(self.path)!r}: {exc.strerror}") from None
+        self._store = _store_of(given)
+        self.at = self._store.at
+        self.shown = self._store.shown
+        self.path = self._store.path  # where processes leave results
 
     def entropy(self, asked: int | None, fresh: int) -> int:
         """The seed of the fleet: that of the folder, else the one that was asked for, or `fresh`.
@@ -54,23 +47,22 @@ class Folder:
         InputError
             The folder has another one, or its file is damaged.
         """
-        path = self.path / _SEED
-        if not path.exists():
+        try:
+            kept = json.loads(self._store.noted(_SEED))["random_seed"]
+        except FileNotFoundError:
             found = fresh if asked is None else asked
             self._note(_SEED, {"random_seed": found})
             return found
-        try:
-            kept = json.loads(files.read_text(path))["random_seed"]
         except (OSError, ValueError, KeyError, TypeError):
             kept = None
         if type(kept) is not int or kept < 0:
             raise InputError(
-                f"map: {str(path)!r} is damaged: it has no random_seed. Write "
+                f"map: {self.shown + '/' + _SEED!r} is damaged: it has no random_seed. Write "
                 '{"random_seed": N} into it, with the seed of the results, or give another folder'
             )
         if asked not in (None, kept):
             raise InputError(
-                f"map: random_seed={asked}, and the results in {str(self.path)!r} have {kept}: "
+                f"map: random_seed={asked}, and the results in {self.shown!r} have {kept}: "
                 "give this, or another folder"
             )
         return kept
@@ -80,7 +72,33 @@ class Folder:
         self._note(_FAILED, {str(name): why for name, why in failed.items()})
 
     def _note(self, file: str, said: Mapping[str, object]) -> None:
-        files.replace(self.path / file, json.dumps(said, indent=1), mode=files.OWN_FILE)
+        self._store.note(file, json.dumps(said, indent=1))
+
+    def _file(self, name: Hashable) -> str:
+        return f"{self.shown}/{file_of(name)}"
+
+    def came(self, name: Hashable) -> None:
+        """The process of an item has left its result in `path`.
+
+        Raises
+        ------
+        SynkhronosError
+            A result cannot be kept.
+        """
+        self._store.came(file_of(name))
+
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[None]:
+        """A context after which all that came is kept; for exceptions see `came`."""
+        try:
+            yield
+        finally:
+            self._store.finish()
+
+    def missing(self, items: Mapping[Hashable, str]) -> set[Hashable]:
+        """The names of items without a result, given with their digests; see `has`."""
+        found = self._store.each(lambda name: self.has(name, items[name]), items)
+        return {name for name, there in zip(items, found, strict=True) if not there}
 
     def has(self, name: Hashable, item: str) -> bool:
         """Whether there is a whole result of this item; a damaged one counts as missing.
@@ -90,20 +108,19 @@ class Folder:
         InputError
             It is of another item with the name, or another user may write to it.
         """
-        path = self.path / file_of(name)
         try:
-            with _opened(path) as file:
+            with self._store.opened(file_of(name)) as file:
                 head = _head(file)
                 whole = head is not None and _digest(file) == head["blake2b"]
         except FileNotFoundError:
             return False
         if head is None or not whole:
-            log.warning("map: %s is damaged: item %s is fitted again", path, name)
+            log.warning("map: %s is damaged: item %s is fitted again", self._file(name), name)
             return False
         if head["item"] != item:
             raise InputError(
-                f"map: {str(path)!r} is the result of another item named {name}: remove it, or "
-                "give another folder"
+                f"map: {self._file(name)!r} is the result of another item named {name}: remove "
+                "it, or give another folder"
             )
         return True
 
@@ -115,19 +132,19 @@ class Folder:
         SynkhronosError
             Its file is damaged, or is there no more.
         """
-        path = self.path / file_of(name)
         try:
-            with _opened(path) as file:
+            with self._store.opened(file_of(name)) as file:
                 head = _head(file)
                 packed = file.read()
         except OSError as exc:
             raise SynkhronosError(
-                f"map: the result of item {name}, {str(path)!r}, cannot be read: {exc.strerror}"
+                f"map: the result of item {name}, {self._file(name)!r}, cannot be read: "
+                f"{exc.strerror or exc}"
             ) from None
         if head is None or hashlib.blake2b(packed).hexdigest() != head["blake2b"]:
             raise SynkhronosError(
-                f"map: the result of item {name}, {str(path)!r}, is damaged: call map again, which "
-                "fits the item again"
+                f"map: the result of item {name}, {self._file(name)!r}, is damaged: call map "
+                "again, which fits the item again"
             )
         return unpack_graph(packed)
 
@@ -150,18 +167,16 @@ def write_result(folder: str | Path, name: Hashable, packed: bytes) -> None:
     files.replace(Path(folder) / file_of(name), packed, mode=files.OWN_FILE)
 
 
-def _remove(folder: str, owner: int) -> None:
-    """Remove a temporary folder, unless this process is a fork of the one that made it."""
-    if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
+def _store_of(given: str | os.PathLike[str] | None) -> Store:
+    """The store that ``folder=`` names: a path, or an address of fsspec."""
+    if isinstance(given, str):
+        if given.startswith("file://"):
+            return OwnFolder(given.removeprefix("file://"))
+        if "://" in given:
+            from synkhronos.pymc._map.remote import Remote
 
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """A context with a file, which nobody else may have written to."""
-    with files.reading(path) as file:
-        _check_own(path, os.fstat(file.fileno()))
-        yield file
+            return Remote(given)
+    return OwnFolder(given)
 
 
 def _head(file: IO[bytes]) -> Mapping[str, str] | None:
@@ -181,14 +196,6 @@ def _digest(file: IO[bytes]) -> str:
     return found.hexdigest()
 
 
-def _check_own(path: Path, found: os.stat_result) -> None:
-    if not files.is_own(found):
-        raise InputError(
-            f"map: another user may write to {str(path)!r}, and results are pickles, which can run "
-            "any code: give a folder of your own, or take the permission away (chmod go-w)"
-        )
-
-
 class Fits(Mapping[Hashable, Any]):
     """The results of `map`: a mapping from the names of items to what was sampled or returned.
 
@@ -198,8 +205,8 @@ class Fits(Mapping[Hashable, Any]):
     ----------
     failed : dict
         Why an item has no result, by name.
-    folder : pathlib.Path
-        Where the results are.
+    folder : pathlib.Path or str
+        Where the results are: a folder, or an address.
 
     Examples
     --------
@@ -215,7 +222,7 @@ class Fits(Mapping[Hashable, Any]):
         self._folder = folder
         self._names = dict.fromkeys(name for name in names if name not in failed)
         self.failed = dict(failed)
-        self.folder = folder.path
+        self.folder = folder.at
 
     def __getitem__(self, name: Hashable) -> Any:
         if name in self.failed:
@@ -234,4 +241,4 @@ class Fits(Mapping[Hashable, Any]):
         return len(self._names)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} fits, {len(self.failed)} failed, in {str(self.folder)!r}>"
+        return f"<{len(self)} fits, {len(self.failed)} failed, in {self._folder.shown!r}>"
