@@ -294,27 +294,28 @@ def test_sample_is_silent_if_few_draws_diverge_or_it_does_not_know(
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("make", DIVERGING)
 @pytest.mark.parametrize("sampler", ["nutpie", "pymc"])
-def test_real_runs_are_explained(sampler: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_real_runs_are_explained(
+    sampler: str, make: Callable[[], pm.Model], caplog: pytest.LogCaptureFixture
+) -> None:
     """target_accept=0.7 makes divergences certain."""
-    for make in DIVERGING:
-        caplog.clear()
-        with caplog.at_level(logging.INFO, "synkhronos"):
-            synk.pymc.sample(
-                1000,
-                model=make(),
-                chains=4,
-                cores=2,
-                random_seed=1,
-                nuts_sampler=sampler,
-                nuts={"target_accept": 0.7},
-                compile_kwargs={"mode": "NUMBA"},
-                progressbar=False,
-            )
-        what, advice = FOUND[make.__name__]
-        lines = [r.message for r in caplog.records if "divergences come" in r.message]
-        assert len(lines) == 1
-        assert f"come with low values of {what}: {advice} " in lines[0]
+    with caplog.at_level(logging.INFO, "synkhronos"):
+        synk.pymc.sample(
+            1000,
+            model=make(),
+            chains=4,
+            cores=2,
+            random_seed=1,
+            nuts_sampler=sampler,
+            nuts={"target_accept": 0.7},
+            compile_kwargs={"mode": "NUMBA"},
+            progressbar=False,
+        )
+    what, advice = FOUND[make.__name__]
+    lines = [r.message for r in caplog.records if "divergences come" in r.message]
+    assert len(lines) == 1
+    assert f"come with low values of {what}: {advice} " in lines[0]
 
 
 @pytest.mark.thorough

@@ -244,15 +244,11 @@ def test_chains_that_low_rank_leaves_stuck_are_sampled_by_diag(
         assert choosing(nutpie)(COMPILED, **GIVEN).adaptation == "low_rank"
 
 
-def test_stuck_chains_of_a_run_are_told_and_not_sampled_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Their files are there: another call would return the same ones."""
-    caplog.set_level("INFO", "synkhronos")
+def test_a_run_in_a_folder_is_sampled_once() -> None:
+    """It has noticed stuck chains itself: another call would return the same draws."""
     nutpie = Nutpie(recorded("kid scores"), diverging=np.arange(4)[:, None] == 2)
     with adapted(Auto(of_run=lambda choose: choose())):
         assert choosing(nutpie)(COMPILED, **GIVEN).adaptation == "low_rank"
-    assert "low_rank has left 1 of 4 chains stuck, and their draws are in the folder" in caplog.text
     assert [call["adaptation"] for call in nutpie.calls] == ["diag", "low_rank"]
 
 
@@ -307,8 +303,7 @@ def test_what_the_user_of_nutpie_names_is_obeyed() -> None:
     assert check_adaptation("low_rank", {"nuts": {"sampler": "mclmc"}}) == "low_rank"
     assert check_adaptation(AUTO, {"nuts": {"sampler": "nuts"}}) == AUTO
     for given in ({}, {"nuts": {"target_accept": 0.9}}):
-        assert check_adaptation(None, given) == check_adaptation(AUTO, given, None) == AUTO
-        assert check_adaptation(None, given, None) is None
+        assert check_adaptation(None, given) == check_adaptation(AUTO, given) == AUTO
     older = {"nuts_sampler_kwargs": {"low_rank_modified_mass_matrix": True}}
     assert check_adaptation(None, older) is None
 
@@ -408,7 +403,7 @@ def test_auto_draws_what_the_metric_that_it_chooses_draws(tmp_path: Path) -> Non
     }
     draws = {name: tree.posterior["b"].values for name, tree in found.items()}
     np.testing.assert_array_equal(draws["auto"], draws["low_rank"])
-    stored = synk.pymc.sample(tilted(2), adaptation="auto", folder=tmp_path / "run", **given)
+    stored = synk.pymc.sample(tilted(2), folder=tmp_path / "run", **given)
     settings = json.loads(stored["sample_stats"].attrs["inference_library_settings"])
     assert settings["adaptation"] == "low_rank"
     steps = {name: int(tree.sample_stats["n_steps"].sum()) for name, tree in found.items()}

@@ -520,6 +520,37 @@ def test_a_run_keeps_the_metric_that_was_chosen(model: pm.Model, tmp_path: Path)
     assert auto.of_run is None
 
 
+def test_a_chain_that_a_chosen_metric_leaves_stuck_is_tuned_by_diag(
+    model: pm.Model, tmp_path: Path, sampled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's own metric is obeyed. The same call reads the same chain."""
+    diag, low_rank = sampled(tmp_path / "diag"), sampled(tmp_path / "own", adaptation="low_rank")
+    place = tmp_path / "chosen"
+    with opened(place, model, 4, {}) as folder:
+        folder.chosen(lambda: ("low_rank", 2.0, "why"))
+    second = low_rank.warmup_sample_stats["step_size"].values[1]
+    monkeypatch.setattr(
+        kernel, "_is_stuck", lambda found: np.array_equal(found.stat("step_size"), second)
+    )
+    for _ in range(2):
+        found = sampled(place, adaptation="low_rank")
+        for chain, other in enumerate((low_rank, diag)):
+            for group in ("posterior", "warmup_posterior"):
+                ours, expected = (tree[group]["a"].values[chain] for tree in (found, other))
+                np.testing.assert_array_equal(ours, expected)
+        assert not found.warmup_sample_stats["num_eigenvalues"].values[1].any()
+    own = sampled(tmp_path / "named", adaptation="low_rank")
+    np.testing.assert_array_equal(own.posterior["a"], low_rank.posterior["a"])
+
+
+@pytest.mark.parametrize(("last", "stuck"), [(6, True), (5, False), (0, False)])
+def test_a_stuck_chain_diverges_at_the_end_of_its_tuning(last: int, stuck: bool) -> None:
+    """A metric without a usable step size, for low_rank of about one of 30 chains."""
+    diverging = np.arange(TUNE) >= TUNE - last
+    diverging[:30] = True
+    assert kernel._is_stuck(SimpleNamespace(stat=lambda _: diverging)) == stuck
+
+
 @pytest.mark.usefixtures("compiled_once")
 def test_only_nutpie_goes_on(model: pm.Model, tmp_path: Path, sampled: Any) -> None:
     of_pymc = {"step": [], "callback": print, "trace": {}, "return_inferencedata": False}

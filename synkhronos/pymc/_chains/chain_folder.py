@@ -93,6 +93,11 @@ class ChainFolder:
         return found
 
     @property
+    def has_chosen(self) -> bool:
+        """Whether the metric of the run was chosen, and not named."""
+        return (self.path / _METRIC).exists()
+
+    @property
     def ended(self) -> str:
         """How the last call has ended, as far as it has."""
         return str(self.calls[-1]["ended"])

@@ -8,6 +8,7 @@ points (`AffineMap`) whose first gradient is ones, which gives the identity as t
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import importlib
@@ -20,10 +21,12 @@ import numpy as np
 from synkhronos._errors import InputError
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._chains.blocks import TEXT, Block
+from synkhronos.pymc._density.adaptation import STUCK
+from synkhronos.pymc._density.metric import DIAG, LOW_RANK
 
 POSTERIOR, STATISTICS, UNCONSTRAINED = "posterior", "sample_stats", "unconstrained_posterior"
 _OF_MAPS = "synkhronos._compiling.lean.standardised"  # it imports numba
-_ADAPTATIONS = ("diag", "draw_diag", "low_rank")
+_ADAPTATIONS = (DIAG, "draw_diag", LOW_RANK)
 # the statistics that nutpie gives for a setting, as in its own trees
 _FOR_SETTINGS = {
     "store_gradient": ("gradient",),
@@ -35,6 +38,8 @@ _FOR_SETTINGS = {
     ),
     "store_transformed": ("transformed_position", "transformed_gradient", "transformation_mu"),
 }
+_SCALES, _STDS = "mass_matrix_inv", "mass_matrix_stds"  # both are standard deviations
+_EMPTY = {"f": np.nan, "O": None, "b": False, "i": 0, "u": 0}
 _POSITIONS = ("unconstrained_draw", "divergence_start", "divergence_end")
 _GRADIENTS = ("gradient", "divergence_start_gradient")
 # of updates of the metric, which draws have none of; and a distance to the centre that nutpie chose
@@ -60,6 +65,14 @@ class Kernel:
     compiled : nutpie.CompiledPyMCModel
     settings : mapping
         Arguments of `nutpie.sample`, without those of one run.
+    chosen : bool
+        Whether the metric was chosen for the model: then diag tunes a chain that low_rank has left
+        stuck.
+
+    Attributes
+    ----------
+    stuck : int
+        The chains that diag has tuned instead.
 
     Raises
     ------
@@ -68,7 +81,11 @@ class Kernel:
     """
 
     def __init__(
-        self, sample: Callable[..., Any], compiled: Any, settings: Mapping[str, Any]
+        self,
+        sample: Callable[..., Any],
+        compiled: Any,
+        settings: Mapping[str, Any],
+        chosen: bool = False,
     ) -> None:
         asked = settings.get("adaptation", "diag")
         if settings.get("sampler", "nuts") != "nuts" or asked not in _ADAPTATIONS:
@@ -82,7 +99,8 @@ class Kernel:
                 'leave folder out, or use backend="numba"'
             )
         self._sample, self._compiled, self._settings = sample, compiled, dict(settings)
-        self._low_rank = asked == "low_rank"
+        self._low_rank, self._chosen = asked == LOW_RANK, chosen
+        self.stuck = 0
         self._unasked = {
             name
             for setting, names in _FOR_SETTINGS.items()
@@ -93,12 +111,18 @@ class Kernel:
         """The draws of the tuning, and the position, the step size and the metric at its end."""
         settings = {**self._settings, "store_mass_matrix": True, "store_unconstrained": True}
         settings["store_transformed"] = self._low_rank
-        found = self._sampled(self._compiled, settings, 0, tune, seed, run)
+        found, metric = self._sampled(self._compiled, settings, 0, tune, seed, run), _diagonal
+        if self._low_rank and not (self._chosen and _is_stuck(found)):
+            metric = _low_rank
+        elif self._low_rank:
+            self.stuck += 1
+            settings |= {"adaptation": DIAG, "store_transformed": False}
+            found = self._sampled(self._compiled, settings, 0, tune, seed, run).as_of(found)
         state = {
             "position": found.stat("unconstrained_draw")[-1].copy(),
             "step_size": np.array(found.stat("step_size_bar")[-1]),
             "updates": np.array(found.stat("transformation_index")[-1]),
-            **(_low_rank(found) if self._low_rank else _diagonal(found)),
+            **metric(found),
         }
         return self._block(found, state)
 
@@ -228,14 +252,32 @@ class _Columns:
                 place = UNCONSTRAINED if group == POSTERIOR and name in unconstrained else group
                 self.columns[f"{place}/{name}"] = values[0]
 
+    def as_of(self, other: _Columns) -> _Columns:
+        """Draws of diag in the columns of low_rank; what only low_rank has is empty."""
+        own = self.columns | {f"{STATISTICS}/{_STDS}": self.stat(_SCALES)}
+        found = copy.copy(self)
+        found.columns = {
+            field: own[field] if field in own else np.full_like(values, _EMPTY[values.dtype.kind])
+            for field, values in other.columns.items()
+        }
+        return found
+
     def stat(self, name: str) -> np.ndarray:
         """A statistic of the sampler."""
         return self.columns[f"{STATISTICS}/{name}"]
 
 
+def _is_stuck(tuned: _Columns) -> bool:
+    """Whether the chain has no usable step size at the end of its tuning."""
+    diverging = tuned.stat("diverging")
+    return bool(diverging[-(len(diverging) // 10) :].mean() > STUCK)
+
+
 def _diagonal(found: _Columns) -> dict[str, np.ndarray]:
     """The latest metric of a tuning."""
-    scales = found.stat("mass_matrix_inv")  # standard deviations, whatever their name
+    scales = found.columns.get(f"{STATISTICS}/{_STDS}")
+    if scales is None:
+        scales = found.stat(_SCALES)
     latest = np.flatnonzero(~np.isnan(scales[:, :1]).any(axis=1))[-1]
     length = scales.shape[1]
     return {
@@ -251,7 +293,7 @@ def _low_rank(found: _Columns) -> dict[str, np.ndarray]:
     A point is ``scales * (y + A y)`` and a constant, for nutpie's transformed point `y`: the draws
     since the latest update tell `A`, which is symmetric and of low rank.
     """
-    scales = found.stat("mass_matrix_stds")
+    scales = found.stat(_STDS)
     latest = np.flatnonzero(~np.isnan(scales[:, :1]).any(axis=1))[-1]
     scale = scales[latest].copy()
     points = found.stat("unconstrained_draw")[latest + 1 :] / scale

@@ -210,8 +210,7 @@ def sample(
     adaptation : {"auto", "diag", "draw_diag", "low_rank"}, optional
         The metric that nutpie learns; ``nuts={"adaptation": ...}`` names it too. "auto" chooses
         "diag" or "low_rank" by a short warm-up, and a line says which and why. Other samplers have
-        metrics of their own, which "auto" leaves. Default: "auto", and with `folder` that of
-        nutpie, "diag".
+        metrics of their own, which "auto" leaves. Default: "auto".
     keep : bool
         Whether what is compiled is kept for later runs, and taken from earlier ones. Draws are the
         same.
@@ -283,8 +282,7 @@ def sample(
     if kwargs.get("draws", 0) is None:
         raise InputTypeError("sample(draws=None): give a number of draws, or leave it out")
     check_counts(chains=chains, cores=cores, members_per_chain=members_per_chain)
-    default = AUTO if folder is None else None  # chains in a folder are not sampled again
-    if (adaptation := check_adaptation(adaptation, kwargs, default)) not in (None, AUTO):
+    if (adaptation := check_adaptation(adaptation, kwargs)) not in (None, AUTO):
         kwargs["nuts"] = {**(kwargs.get("nuts") or {}), "adaptation": adaptation}
     model = _model_of(model)
     refuse_divided(model)

@@ -39,6 +39,7 @@ from synkhronos.pymc._chains.chain_settings import settings_of
 from synkhronos.pymc._chains.kernel import STATISTICS, UNCONSTRAINED, Kernel
 from synkhronos.pymc._chains.progress import ChainProgress, ShownChains, line_of
 from synkhronos.pymc._density.adaptation import sampled_by
+from synkhronos.pymc._density.metric import DIAG, LOW_RANK
 
 _LOOK_SECONDS, _LINE_SECONDS = 0.1, 60.0
 _OF_PYMC = ("step", "callback", "trace")  # arguments that only its own samplers take
@@ -93,7 +94,7 @@ class StoredChains:
         """As `nutpie.sample`: sample what is missing, and return all."""
         del seed, progress_bar  # the folder has a seed; PyMC shows the progress
         draws, tune = int(draws), int(tune)  # numpy's are none of JSON
-        kernel = Kernel(sample, compiled, settings)
+        kernel = Kernel(sample, compiled, settings, self.folder.has_chosen)
         numbers = range(self.first, self.first + chains)
         stop = threading.Event()
         sampled = [_Chain(self.folder, number, kernel, tune, draws, stop) for number in numbers]
@@ -112,6 +113,9 @@ class StoredChains:
             self.folder.ended = "interrupted"
         else:
             self.folder.ended = "returned"
+        if kernel.stuck:
+            of = f"{kernel.stuck} of {chains} chains"
+            tell(f"{LOW_RANK} has left {of} stuck: {DIAG} has tuned them")
         template = self._template(compiled, save_warmup, numbers)
         attrs = kernel.attributes(draws, tune, chains, self.folder.seed[0])
         template[STATISTICS].attrs.update(attrs)

@@ -42,16 +42,14 @@ _OF_LOW_RANK = {"mass_matrix_eigval_cutoff", "mass_matrix_gamma"}
 _OLD_NAMES = {"low_rank_modified_mass_matrix", "transform_adapt", "use_grad_based_mass_matrix"}
 _SEED = 1  # of the short warm-up: the choice is that of the model, whatever the seed of draws is
 _DEPTH = 5  # of its trees
-_STUCK = 0.9  # of the draws of a chain diverge
+STUCK = 0.9  # of the draws of a chain diverge
 
 _asked: ContextVar[Auto | None] = ContextVar("_asked", default=None)
 _by: ContextVar[Callable[..., Any] | None] = ContextVar("_by", default=None)
 
 
-def check_adaptation(
-    asked: str | None, given: MutableMapping[str, Any], default: str | None = AUTO
-) -> str | None:
-    """The metric that is asked for with these arguments of `pm.sample`, or the default.
+def check_adaptation(asked: str | None, given: MutableMapping[str, Any]) -> str | None:
+    """The metric that is asked for with these arguments of `pm.sample`, by default "auto".
 
     None if nutpie's own arguments name one in another way, or another kind of sampler. An "auto"
     in `nuts` is taken out of the arguments: no sampler knows it.
@@ -66,7 +64,7 @@ def check_adaptation(
         raise InputError(f"adaptation={shown(asked)}: give one of {names}")
     of_nuts = "nuts" if given.get("nuts") else "nuts_sampler_kwargs"  # its older name
     nuts = given.get(of_nuts) or {}
-    found = nuts.get("adaptation", asked or default)
+    found = nuts.get("adaptation", asked or AUTO)
     old = sorted(_OLD_NAMES & nuts.keys())
     if asked not in (None, AUTO):
         for name in old if found == asked else ["adaptation"]:
@@ -149,13 +147,10 @@ def choosing(sample: Callable[..., Any]) -> Callable[..., Any]:
         found = choose() if auto.of_run is None else auto.of_run(choose)
         auto.say(str(found))
         tree = sampled(compiled, adaptation=found.name, **given)
-        if found.name == DIAG or not (stuck := _stuck(tree)):
+        if found.name == DIAG or auto.of_run is not None or not (stuck := _stuck(tree)):
             return tree
-        left = f"{LOW_RANK} has left {stuck} of {len(tree.posterior.chain)} chains stuck"
-        if auto.of_run is not None:
-            auto.say(f'{left}, and their draws are in the folder: give another one, and "{DIAG}"')
-            return tree
-        auto.say(f"{left}: diag again")
+        of = f"{stuck} of {len(tree.posterior.chain)} chains"
+        auto.say(f"{LOW_RANK} has left {of} stuck: diag again")
         return sampled(compiled, adaptation=DIAG, **given)
 
     return sample_chosen
@@ -181,7 +176,7 @@ def _stuck(tree: Any) -> int:
     stats = tree.sample_stats
     if not (stats["n_steps"] > 0).all():
         return 0
-    return int((stats["diverging"].mean("draw") > _STUCK).sum())
+    return int((stats["diverging"].mean("draw") > STUCK).sum())
 
 
 def choice_for(
