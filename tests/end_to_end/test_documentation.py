@@ -40,7 +40,7 @@ def test_llms_txt_names_pages_by_their_titles() -> None:
     docs = ROOT / "docs"
     text = (docs / "llms.txt").read_text()
     assert text.startswith("# Synkhronos\n\n> ")
-    links = re.findall(r"^- \[(.+)\]\((.+)\)", text, re.MULTILINE)
+    links = re.findall(r"^- \[(.+?)\]\(([^)]+)\)", text, re.MULTILINE)
     assert len(links) > 10
     for name, link in links:
         path = link.removeprefix("_sources/").removesuffix(".txt").replace(".html", ".rst")

@@ -16,6 +16,7 @@ import pool_cases
 import pool_kills
 import pytest
 from launching import launcher
+from recipes import recipes
 from selection import thorough
 from user_scripts import ended
 
@@ -87,6 +88,20 @@ def test_a_rank_is_killed(tmp_path: Path) -> None:
     second = ended(tmp_path, command)
     assert second.returncode == 0, second.stdout
     assert "as it must be" in second.stdout
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", thorough("executor", "dask", "ray", "mpi"))
+def test_examples_of_engines(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the page, each as a script."""
+    pytest.importorskip(PACKAGES.get(kind, "synkhronos"), reason="synkhronos[cluster]")
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    script = tmp_path / "script.py"
+    script.write_text("\n".join(recipes()[f"recipe-cluster-{name}"] for name in ("model", kind)))
+    done = ended(tmp_path, _command(kind, 2, str(script)), 580)
+    assert done.returncode == 0, done.stdout
+    assert "8 fits" in done.stdout
+    assert len(list((tmp_path / "fits").glob("*.fit"))) == 8
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.1, 0.7, 3.0])

@@ -147,7 +147,8 @@ class PooledItems:
             if packed is None:
                 self._record.fail(item, why, text)
             else:
-                write_result(self._folder.path, item.name, packed)
+                # some 10 ms to force it to the disk would be the limit of all workers together
+                write_result(self._folder.path, item.name, packed, lasting=False)
                 self._record.done(item)
 
     def _broken(self, exc: Exception) -> SynkhronosError:

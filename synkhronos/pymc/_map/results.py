@@ -157,14 +157,16 @@ def packed_result(name: str, item: str, result: object) -> bytes:
     return b"".join([head, b"\n", packed])
 
 
-def write_result(folder: str | Path, name: Hashable, packed: bytes) -> None:
+def write_result(folder: str | Path, name: Hashable, packed: bytes, lasting: bool = True) -> None:
     """Write a result of `packed_result`, which nobody else may read: a pickle is code.
+
+    If it need not be `lasting`, a crash of the machine may damage it, which `Folder.has` notices.
 
     Raises
     ------
     OSError
     """
-    files.replace(Path(folder) / file_of(name), packed, mode=files.OWN_FILE)
+    files.replace(Path(folder) / file_of(name), packed, lasting, files.OWN_FILE)
 
 
 def _store_of(given: str | os.PathLike[str] | None) -> Store:

@@ -1,0 +1,234 @@
+"""Many models on the engines of `synk.pymc.map(on=)`: the same models, pauses, a million models.
+
+    python benchmarks/pymc_pools.py [--models 400] [--items 2000] [--draws 500] [--rounds 3]
+        [--parts models pauses scale] [--on loop slots executor dask ray mpi]
+
+models   small models on 2 workers of one core: a loop of `pm.sample` (20 models are measured),
+         slots of this machine, and each engine. An engine has started; its workers have not
+         imported anything. Contenders take turns, each in a process of its own; the least seconds
+         count.
+pauses   items that wait 50 ms: the share of the time that is not theirs
+scale    seconds of the script for an item, a batch and a result, and what follows for 1,000,000
+         models on 1,000 workers, if nothing else bounds them:
+
+             seconds = max(N * fit / W, N * (item + result) + N / size * batch) + start
+
+         with N models, W workers, and batches of `size` items, see `pymc._map.pace`
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from common import describe_machine, show
+from pymc_fleet import model_of
+
+WORKERS = 2
+LOOP = 20  # models of the loop that are measured
+PAUSE = 0.05  # seconds
+MODELS, FAR = 1_000_000, 1_000  # of the prediction
+FITS = (0.07, 1.0, 10.0)  # seconds of a model
+RESULTS = (10_000, 1_000_000)  # bytes of a result
+START = 10.0  # seconds of a worker until its first model is compiled
+
+
+def pause(item: int) -> int:
+    time.sleep(PAUSE)
+    return item
+
+
+@contextmanager
+def engine(kind: str) -> Iterator[Any]:
+    """What `on=` takes, with workers of one core."""
+    if kind == "slots":
+        yield None
+    elif kind == "executor":
+        with ThreadPoolExecutor(WORKERS) as pool:
+            yield pool
+    elif kind == "dask":
+        from distributed import Client, LocalCluster
+
+        given = {"n_workers": WORKERS, "threads_per_worker": 1, "dashboard_address": None}
+        with LocalCluster(**given) as cluster, Client(cluster) as client:
+            client.wait_for_workers(WORKERS)
+            yield client
+    elif kind == "ray":
+        import ray
+
+        os.environ.update(RAY_worker_niceness="0")  # else 15, beside whatever else runs
+        paths = os.pathsep.join(path for path in sys.path if path)
+        given = {"runtime_env": {"env_vars": {"PYTHONPATH": paths}}, "log_to_driver": False}
+        ray.init(num_cpus=WORKERS, include_dashboard=False, **given)
+        yield ray
+        ray.shutdown()
+    else:
+        from mpi4py.futures import MPIPoolExecutor
+
+        with MPIPoolExecutor() as pool:
+            pool.bootup(wait=True)
+            yield pool
+
+
+def contend(kind: str, part: str, count: int, draws: int) -> None:
+    """Print the seconds of one contender."""
+    from synkhronos.pymc import map as fleet
+
+    logging.getLogger("synkhronos").setLevel(logging.ERROR)
+    make: Callable[[int], Any] = functools.partial(model_of, graphs=1, rows=200)
+    given: dict[str, Any] = {"draws": draws, "tune": draws, "chains": 2, "nuts_sampler": "nutpie"}
+    if kind == "loop":
+        import pymc as pm
+
+        quiet = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
+        began = time.perf_counter()
+        for number in range(count):
+            pm.sample(model=make(number), random_seed=number, **given, **quiet)
+        print("took", time.perf_counter() - began)
+        return
+    if part == "pauses":
+        make, given = pause, {}
+    with engine(kind) as on:
+        began = time.perf_counter()
+        fits = fleet(make, range(count), on=on, random_seed=1, progressbar=False, **given)
+        print("took", time.perf_counter() - began)
+        assert not fits.failed, fits.failed
+
+
+def measured(kind: str, part: str, count: int, draws: int) -> float:
+    contender = [__file__, "--contend", json.dumps([kind, part, count, draws])]
+    command = [sys.executable, *contender]
+    if kind == "mpi":
+        launcher = shutil.which("mpiexec", path=f"{sys.prefix}/bin:{os.environ['PATH']}")
+        command = [str(launcher), "-n", str(WORKERS + 1), sys.executable]
+        command += ["-m", "mpi4py.futures", *contender]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    return float(next(x for x in done.stdout.splitlines() if x.startswith("took")).split()[1])
+
+
+def contest(part: str, kinds: list[str], count: int, options: argparse.Namespace) -> None:
+    """A table of all contenders."""
+    counts = {kind: LOOP if kind == "loop" else count for kind in kinds}
+    runs: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for _ in range(options.rounds):
+        for kind, each in counts.items():
+            runs[kind].append(measured(kind, part, each, options.draws))
+    best = {kind: min(found) * count / counts[kind] for kind, found in runs.items()}
+    if part == "models":
+        rows = [[kind, each, f"{each / best['slots']:.2f}"] for kind, each in best.items()]
+        show(f"{count} models on {WORKERS} cores", ["engine", "s", "of slots"], rows)
+        return
+    whole = count * PAUSE / WORKERS
+    rows = [[kind, each, f"{100 * (each / whole - 1):.1f}"] for kind, each in best.items()]
+    show(f"{count} items of {PAUSE:g} s", ["engine", "s", "% above the items"], rows)
+
+
+class Ready(Executor):
+    """Workers that have the results of all items already; it notes the batches."""
+
+    def __init__(self, contents: bytes) -> None:
+        self.contents = contents
+        self.batches = 0
+
+    def submit(self, _: Any, head: bytes, batch: Any, **__: Any) -> Future[Any]:  # type: ignore[override]
+        """A batch that has ended, of items that take 0.07 s."""
+        self.batches += 1
+        future: Future[Any] = Future()
+        future.set_result({"ends": [(self.contents, "", "", 0.07) for _ in batch["items"]]})
+        return future
+
+
+def far_seconds(costs: dict[str, float], fit: float) -> dict[str, float]:
+    """The seconds of the prediction, by what bounds them."""
+    from synkhronos.pymc._map.pace import batch_size
+
+    size = batch_size(fit, MODELS, FAR)
+    each = costs["item"] + costs["result"] + costs["batch"] / size
+    return {"workers": MODELS * fit / FAR + START, "script": MODELS * each + START}
+
+
+def scale(items: int) -> None:
+    """The costs of the script, and what follows from them."""
+    rows = []
+    for nbytes in RESULTS:
+        costs = script_costs(items, nbytes)
+        for fit in FITS:
+            found = far_seconds(costs, fit)
+            first = max(found, key=lambda name: found[name])
+            cells = [1e6 * costs[name] for name in ("item", "batch", "result")]
+            rows.append([f"{fit:g} s, {nbytes:,} bytes", *cells, *found.values(), first])
+    columns = ["a model, its result", "item, us", "batch, us", "result, us"]
+    columns += ["workers, s", "script, s", "bound by"]
+    show(f"{MODELS:,} models on {FAR:,} workers", columns, rows)
+
+
+def script_costs(items: int, nbytes: int) -> dict[str, float]:
+    """Seconds of the script for an item, a batch, and a result of some bytes."""
+    from synkhronos._transport.pools._executors import ExecutorPool
+    from synkhronos.pymc._after.bar import Bar
+    from synkhronos.pymc._map import pooled
+    from synkhronos.pymc._map.digests import digest_of
+    from synkhronos.pymc._map.mapped import _packed
+    from synkhronos.pymc._map.parent import Item, Record
+    from synkhronos.pymc._map.results import Folder, packed_result, write_result
+
+    began = time.perf_counter()
+    packed = [_packed("", i) for i in range(items)]
+    placed = [Item(i, (0, len(each)), digest_of(i)) for i, each in enumerate(packed)]
+    item = (time.perf_counter() - began) / items
+    contents = packed_result("0", "0", np.zeros(nbytes // 8))
+    with tempfile.TemporaryDirectory() as place:
+        began = time.perf_counter()
+        for i in range(items):
+            write_result(place, i, contents, lasting=False)
+        result = (time.perf_counter() - began) / items
+    ready = Ready(contents)
+    folder = Folder(None)
+    with Bar("", items, enabled=False) as bar:
+        job = pooled.Job(packed[0], 0, 1, 1, None)
+        began = time.perf_counter()
+        pool = ExecutorPool(ready, 1)
+        pooled.PooledItems(placed, job, pool, folder, Record(folder, bar)).run()
+        whole = time.perf_counter() - began
+    batch = max(0.0, whole - items * result) / ready.batches
+    return {"item": item, "batch": batch, "result": result}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, value in (("models", 400), ("items", 2000), ("draws", 500), ("rounds", 3)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    kinds = ["loop", "slots", "executor", "dask", "ray", "mpi"]
+    parts = ["models", "pauses", "scale"]
+    parser.add_argument("--on", nargs="+", choices=kinds, default=kinds)
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--contend", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.contend:
+        contend(*json.loads(options.contend))
+        return
+    describe_machine()
+    kinds = list(dict.fromkeys(["slots", *options.on]))
+    if "models" in options.parts:
+        contest("models", kinds, options.models, options)
+    if "pauses" in options.parts:
+        contest("pauses", [kind for kind in kinds if kind != "loop"], options.items, options)
+    if "scale" in options.parts:
+        scale(options.items)
+
+
+if __name__ == "__main__":
+    main()
