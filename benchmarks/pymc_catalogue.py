@@ -44,7 +44,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from common import describe_machine, show
@@ -53,11 +53,11 @@ Point = dict[str, np.ndarray]
 
 NEAR = 0.1  # half the width of the box around the start
 _WIDTH = 300  # characters of a reason; --csv has all of it
-TIMED = 0.6  # seconds in which functions are timed
+TIMED = 0.6  # seconds in which a function is timed
 TURNS = 10  # calls of one function before it is the other's turn
 USERS = "Form"  # the form that computes the user's rows
 COLUMNS = ["model", "outcome", "why", "divided", "rows", "distinct", "groups", "left", "form"]
-COLUMNS += ["plain us", "divided us", "seconds"]
+COLUMNS += ["plain us", "plain best", "divided us", "divided best", "times", "seconds"]
 RELATIVE_VALUE, RELATIVE_GRADIENT = 1e-8, 1e-6
 
 
@@ -147,20 +147,38 @@ def evaluated(function: Any, at: dict[str, Point]) -> dict[str, tuple[float, np.
     return found
 
 
-def times(functions: list[Any], point: Point) -> list[float]:
-    """The median time of each function, in microseconds; they take turns."""
-    taken: list[list[float]] = [[] for _ in functions]
+class Timed(NamedTuple):
+    """Microseconds of a call."""
+
+    median: float
+    best: float
+    times: float  # the first function's time by this one's: the median over turns
+
+
+def times(functions: list[Any], point: Point) -> list[Timed]:
+    """The times of each function; they take turns."""
+    turns: list[list[list[float]]] = [[] for _ in functions]
     given = list(point.values())
     with np.errstate(all="ignore"):
-        until = time.perf_counter() + TIMED
-        while time.perf_counter() < until or not taken[0]:
-            for function, found in zip(functions, taken, strict=True):
+        until = time.perf_counter() + TIMED * len(functions)
+        while time.perf_counter() < until or not turns[0]:
+            for function, found in zip(functions, turns, strict=True):
                 function(*given)  # the other function's data are in the caches
+                taken = []
                 for _ in range(TURNS):
                     began = time.perf_counter()
                     function(*given)
-                    found.append(1e6 * (time.perf_counter() - began))
-    return [round(float(np.median(found)), 1) for found in taken]
+                    taken.append(1e6 * (time.perf_counter() - began))
+                found.append(taken)
+    first, *_ = sums = [np.sum(found, axis=1) for found in turns]
+    return [
+        Timed(
+            round(float(np.median(found)), 2),
+            round(float(np.min(found)), 2),
+            round(float(np.median(first / of_each)), 4),
+        )
+        for found, of_each in zip(turns, sums, strict=True)
+    ]
 
 
 class Forms:
@@ -239,7 +257,7 @@ def faster(model: Any) -> Iterator[tuple[Any, list[str]]]:
     log.addHandler(lines)
     log.setLevel(logging.INFO)
     copy = synk.pymc.fast(model)
-    if "logp" not in vars(copy):
+    if "logp" not in vars(copy) or not copy.logp.reading.names:
         raise synk.InputError(lines.lines[-1] if lines.lines else "no line says why")
     yield copy, copy.logp.reading.names
 
@@ -296,11 +314,12 @@ def child(
                 other = evaluated(function, at)
                 if name == modes[0]:
                     found |= forms.found()
-                    both = times([functions[name], function], at["start"])
-                    found |= zip(("plain us", "divided us"), both, strict=True)
+                    plain_time, other_time = times([functions[name], function], at["start"])
+                    found |= timed("plain", plain_time) | timed("divided", other_time)
+                    found["times"] = other_time.times
         except synk.InputError as exc:
-            timed = times([functions[modes[0]]], at["start"])[0]
-            return {"outcome": "refused", "why": said(exc), "plain us": timed}
+            [alone] = times([functions[modes[0]]], at["start"])
+            return {"outcome": "refused", "why": said(exc)} | timed("plain", alone)
         except Exception as exc:
             return {"outcome": "crashed", "why": f"mode {name}: {said(exc)}"}
         wrong = {k: difference(plain[name][k], other[k]) for k in at}
@@ -309,6 +328,10 @@ def child(
             listed = "; ".join(f"{k}: {v}" for k, v in wrong.items() if v)
             found["why"] += f"[mode {name}] {listed} "
     return found
+
+
+def timed(name: str, found: Timed) -> dict[str, float]:
+    return {f"{name} us": found.median, f"{name} best": found.best}
 
 
 def said(exc: BaseException) -> str:
@@ -381,7 +404,7 @@ def show_rows(found: list[dict[str, Any]]) -> None:
             "rows" if r["form"] == USERS else r["form"],
             r["plain us"],
             r["divided us"],
-            f"{r['plain us'] / r['divided us']:.2f}",
+            f"{r['times']:.2f}",
         ]
         for r in found
     ]

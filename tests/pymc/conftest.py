@@ -71,3 +71,10 @@ def plans(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
         return [line for line in ways if " chain" in line or "sampled plainly" in line]
 
     return found
+
+
+@pytest.fixture(autouse=True)
+def _few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of a few rows get the faster density, too, as those of many."""
+    if pymc is not None:
+        monkeypatch.setattr("synkhronos.pymc._density.gain.FEW_ROWS", 0)

@@ -15,6 +15,7 @@ from pymc.distributions.transforms import ordered as in_order
 
 import synkhronos as synk
 from synkhronos._compiling.kept.folder import Folder
+from synkhronos.pymc._density import gain
 from synkhronos.pymc._kept import models
 
 _RNG = np.random.default_rng(0)
@@ -136,6 +137,7 @@ def digest(model: pm.Model, **given: object) -> str:
 
 if __name__ == "__main__":
     logging.getLogger("pymc").setLevel(logging.ERROR)
+    gain.FEW_ROWS = 0  # as in the process of the tests
     place, *names = sys.argv[1:]
     models.kept_folder = lambda: Folder(Path(place)) if place else None
     for each in names:

@@ -12,6 +12,7 @@ from synkhronos._compiling.traces import untraced
 from synkhronos._errors import InputError
 from synkhronos.pymc._density.density import density
 from synkhronos.pymc._density.divided import Divided, Replaced
+from synkhronos.pymc._density.gain import with_gain
 from synkhronos.pymc._density.likelihood import Likelihood, tell_forms
 from synkhronos.pymc._density.proof import prove
 from synkhronos.pymc._density.serial import DataInGraph, InProcess, sources_of
@@ -29,11 +30,14 @@ class Faster(Replaced):
         # whether the log-density follows data that the user sets. If not, data are constants
         self._settable = settable
         with telling(f"proving {', '.join(reading.names)}"), untraced(), without_c("NUMBA"):
+            reading = with_gain(reading, repeated)
             value = self._value_of(reading)
         self.replace(Divided(model, reading, value, self._value_of, lasting=settable))
 
     def _value_of(self, reading: Reading) -> TensorVariable:
-        """The log-density of these terms' variables, proved."""
+        """The log-density of these terms' variables, proved; of no terms it is 0."""
+        if not reading.terms:
+            return pt.constant(0.0)
         likelihood = Likelihood(reading, self._repeated)
         tell_forms(likelihood)
         data = DataInGraph(likelihood, self._settable)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 import pytensor
@@ -65,8 +66,13 @@ class Values:
         self._variables = list(variables)
         self._point = point  # values of free variables: data may depend on their shapes
         # the shared variables that the data depend on
-        self.shareds = [v for v in ancestors(self._variables) if isinstance(v, SharedVariable)]
+        self.shareds = _shareds(self._variables)
         self._function: Callable[..., list[np.ndarray]] | None = None
+
+    @property
+    def settable(self) -> list[bool]:
+        """Of each array, whether it depends on data that the user can set."""
+        return [bool(_shareds([v])) for v in self._variables]
 
     def arrays(self) -> list[np.ndarray]:
         """The current values."""
@@ -83,6 +89,10 @@ class Values:
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_function": None}
+
+
+def _shareds(variables: Sequence[Variable]) -> list[SharedVariable]:
+    return [v for v in ancestors(variables) if isinstance(v, SharedVariable)]
 
 
 def _value(leaf: Variable) -> object:
@@ -106,6 +116,11 @@ class RowData:
     def shareds(self) -> list[SharedVariable]:
         """The shared variables of the model's data, which the user can set."""
         return [*self._rowed.shareds, *self._whole.shareds]
+
+    @property
+    def settable(self) -> tuple[list[bool], list[bool]]:
+        """Of each array, with rows and without, whether it depends on data that can be set."""
+        return self._rowed.settable, self._whole.settable
 
     def arrays(self) -> Arrays:
         """The current values."""
@@ -191,6 +206,20 @@ class DividedTerms:
     def shareds(self) -> list[SharedVariable]:
         """The shared variables of the model's data, which the user can set."""
         return self._data.shareds
+
+    @property
+    def settable(self) -> list[bool]:
+        """Of each of `arrays`, whether it depends on data that the user can set."""
+        rowed, whole = self._data.settable
+        if self.form.described:  # its arrays are made of all of them
+            rowed, whole = [
+                [any([*rowed, *whole])] * len(places)
+                for places in (self.form.places, self.form.whole)
+            ]
+        places = [*zip(self.form.places, rowed, strict=True)]
+        places += zip(self.form.whole, whole, strict=True)
+        more = self.hoisted.depend_on([v for v, is_settable in places if is_settable])
+        return [*compress(rowed, self._keep_data), *more, *compress(whole, self._keep_whole)]
 
     def arrays(self) -> Arrays:
         """The data that is scattered (rows first), and the data that each member needs whole.

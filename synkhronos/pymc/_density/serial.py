@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import toposort
 from pytensor.link.basic import Container
@@ -44,8 +45,10 @@ class DataInGraph:
         # of each part of the likelihood
         self.variables = [
             [
-                _variable(array, place, settable and bool(part.shareds))
-                for array, place in zip(_arrays(part, orders), _places(part), strict=True)
+                _variable(array, place, settable and can_change)
+                for array, place, can_change in zip(
+                    _arrays(part, orders), _places(part), part.settable, strict=True
+                )
             ]
             for part, orders in zip(self._parts, self._orders, strict=True)
         ]
@@ -83,7 +86,8 @@ class DataInGraph:
         self._refused = None
         for variables, found in zip(self.variables, arrays, strict=True):
             for variable, array in zip(variables if found else [], found, strict=True):
-                variable.set_value(array, borrow=True)
+                if isinstance(variable, SharedVariable):
+                    variable.set_value(array, borrow=True)
         self.valid.set_value(np.float64(1))
 
 

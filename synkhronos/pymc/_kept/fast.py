@@ -38,7 +38,8 @@ def fast(
     and its gradient are compared with the plain ones at the initial point and near it first.
 
     Expressions of data alone are computed once. Functions such as exp, erf and gammaln are computed
-    for several rows at a time. Value and gradient share their parts.
+    for several rows at a time. Value and gradient share their parts. Variables whose rows are too
+    few to gain by that keep PyMC's graph: the number of rows and the graph decide, no clock does.
 
     Parameters
     ----------

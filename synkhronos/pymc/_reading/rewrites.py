@@ -18,7 +18,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import NodeRewriter, dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.rewriting.utils import rewrite_graph
-from pytensor.graph.traversal import toposort
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
 from pytensor.tensor import TensorVariable
@@ -273,6 +273,10 @@ class Hoisted:
             )
         found: list[np.ndarray] = self._function(*rowed, *whole)
         return found
+
+    def depend_on(self, data: Variables) -> list[bool]:
+        """Of each new input, whether it is computed from some of these."""
+        return [not set(data).isdisjoint(ancestors([v])) for v in self._expressions]
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_function": None}
