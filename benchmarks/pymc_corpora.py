@@ -1,0 +1,611 @@
+"""Two public collections of PyMC models, as they are: equal or not, gradients, setup, whole calls.
+
+The collections are posteriordb and pymc-model-catalogue, in folders (`corpora.py`). Steps:
+
+    gradient   value and gradient of `synk.pymc.fast` are compared with plain at 9 points: at the
+               start, at three near it, and at 3, 10, 40, 300 and 1,000 times a unit normal. Then
+               both are timed in turns, in one process with one thread
+    setup      seconds from the PyMC model (of stanli: from the text of the Stan program) to 20,000
+               gradients. The function is the one that the call's sampler gets, and it is called
+               from C types: `pm.sample`, `synk.pymc.sample`, and stanli in its fast mode.
+               "first" has empty caches, "again" those of "first"; imports come before
+    sample     the same calls whole, of posteriordb's models that have reference draws: 2 chains on
+               2 cores, 1,000 + 1,000 draws. "errors" is the largest distance of a mean to that of
+               the reference draws, in Monte Carlo standard errors of both
+
+    python benchmarks/pymc_corpora.py --posteriordb FOLDER --catalogue FOLDER [MODEL ...] [--stan]
+        [--steps gradient,setup,sample] [--jobs 2] [--seconds 300] [--minutes 30] [--gigabytes 8]
+        [--again] [--results benchmarks/results/corpora.json] [--tables-only]
+        [--csv docs/figures/measured/pymc_corpora.csv] [--figure docs/figures/pymc_corpora.svg]
+        [--readme README.rst]
+
+Each step of a model is a process of its own with a core of its own; --jobs of them run at a time,
+and whole calls run alone. A step that was measured is not measured again: --results has it, unless
+--again measures those of the models that are named anew. After --minutes no step is started: the
+same command goes on later. --stan adds stanli. --readme writes three numbers of the table into this
+file, after the comment that names this script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import ctypes
+import json
+import math
+import os
+import re
+import resource
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import textwrap
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import describe_machine, show
+from corpora import CATALOGUE, POSTERIORDB, Entry, entries
+from pymc_catalogue import child, load, said
+from pymc_metric import moments
+from stan_peer import MISSING, installed
+from threadpoolctl import threadpool_limits
+
+SCALES = [3.0, 10.0, 40.0, 300.0, 1000.0]  # of the points far out
+THREADS = "OPENBLAS_NUM_THREADS"
+GRADIENTS = 20_000
+MOST_SECONDS = 2.0  # of gradients; the time of the rest is that of these
+PLAIN, OURS, STAN = "pm.sample", "synk.pymc.sample", "stanli"
+GIVEN = {"draws": 1000, "tune": 1000, "chains": 2, "random_seed": 1}
+QUIET = {"progressbar": False, "compute_convergence_checks": False, "quiet": True}
+
+type Result = dict[str, Any]
+
+
+# one step of one model, in a process of its own
+
+
+class ReachedError(Exception):
+    """The sampler was called: what it is given is compiled."""
+
+    def __init__(self, compiled: Any) -> None:
+        super().__init__()
+        self.compiled = compiled
+
+
+def gradient(entry: Entry) -> Result:
+    """Whether the faster model equals the plain one, and times of both."""
+    with threadpool_limits(1):
+        return child(entry.path, entry.name, 0, ["default"], SCALES)
+
+
+def setup(entry: Entry, contender: str) -> Result:
+    """Seconds until the first value, and of all gradients after it."""
+    with threadpool_limits(1):
+        if contender == STAN:
+            source, data = entry.stan, entry.data()
+            assert source is not None
+            began = time.perf_counter()
+            call = by_stan(source.read_text(), data)
+        else:
+            model, start = load(entry.path)
+            began = time.perf_counter()
+            call = by_nutpie(contender, model, start)
+        call()
+        ready = time.perf_counter() - began
+        return {"setup": ready, "gradients": seconds_of(call)}
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Seconds of all gradients; if they take long, those of some, multiplied."""
+    done, began = 0, time.perf_counter()
+    while done < GRADIENTS and (done == 0 or time.perf_counter() - began < MOST_SECONDS):
+        for _ in range(min(100, GRADIENTS - done) if done else 1):
+            call()
+            done += 1
+    return (time.perf_counter() - began) * GRADIENTS / done
+
+
+def by_nutpie(contender: str, model: Any, start: Any) -> Callable[[], object]:
+    """A call of the C function that the sampler of `pm.sample` or of ours gets."""
+    import nutpie
+
+    def reached(compiled: Any, **_: Any) -> None:
+        raise ReachedError(compiled)
+
+    nutpie.sample = reached
+    try:
+        sampler(contender)(model=model, cores=1, **GIVEN, **QUIET)
+    except ReachedError as found:
+        compiled = found.compiled
+    else:
+        raise ValueError("PyMC does not sample this model with nutpie")
+    double = ctypes.POINTER(ctypes.c_double)
+    kinds = [ctypes.c_size_t, double, double, double, ctypes.c_void_p]
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(compiled.compiled_logp_func.address)
+    names = [v.name for v in model.value_vars]
+    x = np.concatenate([np.ravel(start[name]) for name in names]).astype("float64")
+    gradient, value = np.empty_like(x), np.empty(1)
+    data = compiled.user_data
+    arguments = (
+        len(x),
+        *[a.ctypes.data_as(double) for a in (x, gradient, value)],
+        data.ctypes.data,
+    )
+
+    def call(kept: Any = (compiled, x, gradient, value)) -> None:
+        function(*arguments)
+
+    return call
+
+
+def sampler(contender: str) -> Callable[..., Any]:
+    import pymc as pm
+
+    import synkhronos as synk
+
+    return synk.pymc.sample if contender == OURS else pm.sample
+
+
+def by_stan(text: str, data: Any) -> Callable[[], object]:
+    """A call of stanli's C function, at a point where the program has a density."""
+    import stanli
+
+    model = stanli.Model(stan_code=text, data=data, fast_math=True)
+    rng = np.random.default_rng(1)
+    for width in (0.0, 0.1, *[2.0] * 20):
+        x = rng.uniform(-width, width, model.n_unconstrained)
+        with contextlib.suppress(RuntimeError):
+            model.log_prob_grad(x)
+            break
+    double = ctypes.POINTER(ctypes.c_double)
+    gradient, value = np.empty_like(x), ctypes.c_double()
+    arguments = (model._m, x.ctypes.data_as(double), value, gradient.ctypes.data_as(double))
+    function = stanli._lib.stanli_grad
+
+    def call(kept: Any = (model, x, gradient, value)) -> None:
+        if function(*arguments):
+            raise RuntimeError("the Stan program has no density at the starting points")
+
+    return call
+
+
+def sample(entry: Entry, contender: str) -> Result:
+    """Seconds of a whole call, and the distance of its means to those of the reference draws."""
+    model, _ = load(entry.path)
+    began = time.perf_counter()
+    tree = sampler(contender)(model=model, cores=2, **GIVEN, **QUIET)
+    seconds = time.perf_counter() - began
+    found, expected = moments(tree["posterior"].to_dataset()), entry.references()
+    common = found.keys() & expected.keys()
+    far = [distance(found[name], expected[name]) for name in common]
+    return {"seconds": seconds, "errors": max(far, default=None), "compared": len(common)}
+
+
+def distance(one: Sequence[float], other: Sequence[float]) -> float:
+    """Of two means with their standard errors, in standard errors of both."""
+    (mean, error), (expected, of_expected) = one, other
+    return abs(mean - expected) / float(np.hypot(error, of_expected))
+
+
+# processes
+
+
+@dataclass
+class Step:
+    """A step of a model with a contender, and what runs it.
+
+    Attributes
+    ----------
+    caches : Path, optional
+        The folder of compiled code; that of this user if there is none.
+    """
+
+    entry: Entry
+    kind: str
+    contender: str = ""
+    when: str = ""
+    caches: Path | None = None
+
+    @property
+    def key(self) -> str:
+        parts = (self.entry.corpus, self.entry.name, self.kind, self.contender, self.when)
+        return " ".join(part for part in parts if part)
+
+    def run(self) -> Result:
+        """In this process."""
+        warnings.filterwarnings("ignore")
+        if self.caches is not None:
+            keep_in(self.caches)
+        given = [self.contender] if self.contender else []
+        steps: dict[str, Callable[..., Result]]
+        steps = {"gradient": gradient, "setup": setup, "sample": sample}
+        try:
+            return steps[self.kind](self.entry, *given)
+        except Exception as exc:
+            return {"failed": said(exc)}
+
+
+def keep_in(folder: Path) -> None:
+    """Keep compiled code of this process in another folder."""
+    import pytensor
+    from pytensor.link.numba import cache
+
+    folder.mkdir(parents=True, exist_ok=True)
+    type(pytensor.config).base_compiledir = folder
+    cache.NUMBA_CACHE_PATH = folder / "numba"
+    cache.NUMBA_CACHE_PATH.mkdir(exist_ok=True)
+
+
+@dataclass
+class Running:
+    """A forked process, and what it has written."""
+
+    step: Step
+    process: int
+    core: int | None
+    until: float
+    said: bytes = field(default=b"")
+
+
+def measured(
+    steps: Sequence[Step], jobs: int, until: float, args: argparse.Namespace
+) -> Iterator[Result]:
+    """The results, as steps end; none starts after `until`.
+
+    Steps with the same caches are done one after another.
+    """
+    waiting, running = deque(steps), dict[int, Running]()
+    free: list[int | None] = list(os.sched_getaffinity(0))[:jobs] if jobs > 1 else [None]
+    try:
+        while waiting or running:
+            if time.monotonic() > until:
+                waiting.clear()
+            busy = {run.step.caches for run in running.values()} - {None}
+            ready = [step for step in waiting if step.caches not in busy]
+            if free and ready:
+                waiting.remove(ready[0])
+                reader, run = started(ready[0], free.pop(0), args)
+                running[reader] = run
+                continue
+            heard = readable(list(running))
+            for reader, run in list(running.items()):
+                part = os.read(reader, 1 << 16) if reader in heard else b""
+                run.said += part
+                late = time.monotonic() > run.until
+                if (reader in heard and not part) or late:
+                    del running[reader]
+                    free.append(run.core)
+                    yield ended(reader, run, late)
+    finally:
+        for reader, run in running.items():
+            ended(reader, run, True)
+
+
+def readable(descriptors: Sequence[int]) -> list[int]:
+    """Those with something to read, after a second at most."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll(1000)]
+
+
+def started(step: Step, core: int | None, args: argparse.Namespace) -> tuple[int, Running]:
+    """Fork; the reading end of what the child writes, and the child."""
+    reader, writer = os.pipe()
+    process = os.fork()
+    if process == 0:
+        found: Result = {"failed": "it was ended"}
+        try:
+            os.setsid()
+            if core is not None:
+                os.sched_setaffinity(0, {core})
+            resource.setrlimit(resource.RLIMIT_DATA, (args.gigabytes << 30,) * 2)
+            for stream in (1, 2):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+            found = step.run()
+        finally:
+            with os.fdopen(writer, "wb") as file:
+                file.write(json.dumps(found).encode())
+            os._exit(0)
+    os.close(writer)
+    return reader, Running(step, process, core, time.monotonic() + args.seconds)
+
+
+def ended(reader: int, run: Running, late: bool) -> Result:
+    """The result; nothing of the process is left."""
+    os.close(reader)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(run.process, signal.SIGKILL)
+    _, status = os.waitpid(run.process, 0)
+    if late:
+        found = {"failed": "no result in time"}
+    elif run.said:
+        found = json.loads(run.said)
+    else:
+        found = {"failed": f"it ended with status {os.waitstatus_to_exitcode(status)}"}
+    return {"key": run.step.key, **found}
+
+
+# all steps, and the tables
+
+
+def steps_of(found: Sequence[Entry], args: argparse.Namespace, folder: Path) -> list[Step]:
+    """All steps in their order: first those of processes with one core."""
+    kinds = args.steps.split(",")
+    steps = [Step(entry, "gradient") for entry in found if "gradient" in kinds]
+    for entry in found if "setup" in kinds else []:
+        steps += twice(entry, "setup", folder)
+        if args.stan and entry.stan is not None:
+            steps.append(Step(entry, "setup", STAN))
+    for entry in found if "sample" in kinds else []:
+        if entry.references():
+            steps += twice(entry, "sample", folder)
+    return steps
+
+
+def twice(entry: Entry, kind: str, folder: Path) -> list[Step]:
+    """First with empty caches, then again."""
+    return [
+        Step(
+            entry, kind, contender, when, folder / f"{kind}-{contender}-{entry.corpus}-{entry.name}"
+        )
+        for contender in (PLAIN, OURS)
+        for when in ("first", "again")
+    ]
+
+
+def known(path: Path) -> dict[str, Result]:
+    """Results by key; of repeated ones the last."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {result["key"]: result for result in map(json.loads, lines)}
+
+
+def measure(found: Sequence[Entry], args: argparse.Namespace) -> None:
+    """Measure all steps that have no result, and write each result at once."""
+    import nutpie  # noqa: F401  # once for all forked processes
+    import pymc  # noqa: F401
+
+    import synkhronos.pymc
+
+    assert synkhronos.pymc.sample
+    assert synkhronos.pymc.fast
+    with tempfile.TemporaryDirectory() as folder:
+        steps = steps_of(found, args, Path(folder))
+        have = {} if args.again else known(args.results)
+        lacking = {step.caches or step.key for step in steps if step.key not in have}
+        steps = [step for step in steps if (step.caches or step.key) in lacking]
+        args.results.parent.mkdir(parents=True, exist_ok=True)
+        until = time.monotonic() + 60 * args.minutes
+        together = [step for step in steps if step.kind != "sample"]
+        alone = [step for step in steps if step.kind == "sample"]
+        for some, jobs in ((together, args.jobs), (alone, 1)):
+            for result in measured(some, jobs, until, args):
+                with args.results.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(result) + "\n")
+                print(line_of(result), flush=True)
+                left = [s for s in steps if s.key == result["key"]]
+                if left and left[0].when == "again":
+                    shutil.rmtree(left[0].caches or "", ignore_errors=True)
+
+
+def line_of(result: Result) -> str:
+    """What is printed of a result."""
+    shown = {k: v for k, v in result.items() if k != "key" and v not in ("", None)}
+    text = ", ".join(
+        f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()
+    )
+    return f"{result['key']:60} {text[:_WIDTH]}"
+
+
+_WIDTH = 240  # characters of a line; --results has all of it
+
+
+GRADIENT = ["plain, us", "plain, best", "fast, us", "fast, best", "times"]
+SETUP = [f"{who}, {when}" for who in (PLAIN, OURS) for when in ("first", "again")]
+CALLS = [f"whole {name}" for name in SETUP]
+ERRORS = [f"errors {who}" for who in (PLAIN, OURS)]
+COLUMNS = ["collection", "model", "equal", *GRADIENT, *SETUP, STAN, *CALLS, *ERRORS]
+SLOWER = 1.02  # of plain's time; up to this a model is as fast
+
+
+def table(found: Sequence[Entry], results: dict[str, Result]) -> list[dict[str, str]]:
+    """A row for each model that was measured; seconds have three figures."""
+    rows = []
+    for entry in found:
+        first = results.get(Step(entry, "gradient").key)
+        if first is None:
+            continue
+        row = dict.fromkeys(COLUMNS, "")
+        row |= {"collection": entry.corpus, "model": entry.name, "equal": equality(first)}
+        row |= dict(zip(GRADIENT, gradient_cells(first), strict=True))
+        for kind, columns in (("setup", SETUP), ("sample", CALLS)):
+            for column in columns:
+                who, when = column.removeprefix("whole ").split(", ")
+                row[column] = seconds_cell(results.get(Step(entry, kind, who, when).key))
+        row[STAN] = seconds_cell(results.get(Step(entry, "setup", STAN).key))
+        for who in (PLAIN, OURS):
+            far = results.get(Step(entry, "sample", who, "first").key, {}).get("errors")
+            row[f"errors {who}"] = "" if far is None else f"{far:.1f}"
+        rows.append(row)
+    return rows
+
+
+def equality(result: Result) -> str:
+    """Whether the faster model equals the plain one, in words for the table."""
+    outcome = result.get("outcome", "crashed")
+    why = " ".join(str(result.get("why", result.get("failed", ""))).split())
+    if outcome == "differs":
+        return ("far out: " if not _is_near(why) else "no: ") + why.partition("] ")[2][:_REASON]
+    words = {"equal": "yes", "refused": "stays plain"}
+    return words.get(outcome) or f"{outcome}: {why[:_REASON]}"
+
+
+_REASON = 120  # characters of a reason in the table
+
+
+def _is_near(why: str) -> bool:
+    return "start:" in why or "near " in why
+
+
+def gradient_cells(result: Result) -> list[str]:
+    """Microseconds, and the times of plain by those of fast; a model that stays plain has one."""
+    plain, best = result.get("plain us"), result.get("plain best")
+    if plain is None:
+        return [""] * len(GRADIENT)
+    if result["outcome"] == "refused":
+        return [figures(plain), figures(best), figures(plain), figures(best), "1.00"]
+    shown = [plain, best, result["divided us"], result["divided best"]]
+    return [*map(figures, shown), f"{result['times']:.2f}"]
+
+
+def seconds_cell(result: Result | None) -> str:
+    if result is None or "failed" in result:
+        return ""
+    return figures(
+        result["seconds"] if "seconds" in result else result["setup"] + result["gradients"]
+    )
+
+
+def figures(number: float) -> str:
+    """Three figures, without an exponent."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def summary(rows: Sequence[dict[str, str]]) -> dict[str, float]:
+    """The numbers of a table."""
+    timed = [float(row["times"]) for row in rows if row["times"]]
+    both = [
+        (float(row[f"{OURS}, again"]), float(row[STAN]))
+        for row in rows
+        if row[STAN] and row[f"{OURS}, again"]
+    ]
+    return {
+        "models": len(rows),
+        "that plain evaluates": len(timed),
+        "equal": sum(row["equal"] in ("yes", "stays plain") for row in rows),
+        "geometric mean": float(np.exp(np.mean(np.log(timed)))) if timed else 1.0,
+        "slower by more than 2 %": sum(times * SLOWER < 1 for times in timed),
+        "beside stanli": len(both),
+        "ahead of stanli": sum(ours < theirs for ours, theirs in both),
+    }
+
+
+_MARK = ".. public models: scripts/bench pymc_corpora writes the next paragraph\n\n"
+_MARKED = re.compile(re.escape(_MARK) + r"(?:Of \d.*\n(?:.+\n)*\n)?")
+_WIDE = 100  # characters of a line of README
+
+
+def paragraph(rows: Sequence[dict[str, str]]) -> str:
+    """What README says of a table."""
+    found = summary(rows)
+    text = (
+        f"Of {found['models']} public models, the value and the gradient of {found['equal']} equal "
+        "plain PyMC's (posteriordb and pymc-model-catalogue, on one core). One gradient takes "
+        f"{found['geometric mean']:.1f} times as long plain, in the geometric mean. The number of "
+        f"models that are slower by more than 2 % is {found['slower by more than 2 %']}."
+    )
+    return textwrap.fill(text, _WIDE) + "\n"
+
+
+def with_paragraph(readme: str, text: str) -> str:
+    """README with this paragraph after its mark.
+
+    Raises
+    ------
+    SystemExit
+        The mark is not there once.
+    """
+    changed, count = _MARKED.subn(lambda _: f"{_MARK}{text}\n", readme)
+    if count != 1:
+        raise SystemExit(f"README has {count} lines {_MARK.strip()!r}, not one")
+    return changed
+
+
+def draw(rows: Sequence[dict[str, str]], path: Path) -> None:
+    """The times of all models in their order, by collection."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams |= {"svg.hashsalt": "pymc_corpora", "svg.fonttype": "path"}
+    timed = sorted((row for row in rows if row["times"]), key=lambda row: float(row["times"]))
+    figure, axes = plt.subplots(figsize=(7.5, 3.6), layout="constrained")
+    for corpus, color in ((POSTERIORDB, "#0b6e4f"), (CATALOGUE, "#7f8b96")):
+        places = [i for i, row in enumerate(timed) if row["collection"] == corpus]
+        values = [float(timed[i]["times"]) for i in places]
+        axes.plot(places, values, "o", color=color, markersize=3, label=corpus)
+    axes.axhline(1, color="0.5", linewidth=0.8)
+    axes.set(
+        yscale="log", xlabel="models, by their gain", ylabel="gradient: plain's time by fast's"
+    )
+    axes.legend(loc="upper left")
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL")
+    parser.add_argument(f"--{POSTERIORDB}", type=Path)
+    parser.add_argument(f"--{CATALOGUE}", type=Path)
+    parser.add_argument("--stan", action="store_true")
+    parser.add_argument("--steps", default="gradient,setup,sample")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--gigabytes", type=int, default=8)
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/corpora.json"))
+    parser.add_argument("--tables-only", action="store_true")
+    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--figure", type=Path)
+    parser.add_argument("--readme", type=Path)
+    args = parser.parse_intermixed_args()
+    if args.stan and not installed():
+        args.stan = False
+        print(MISSING)
+    every = entries(args.posteriordb, args.catalogue)
+    if not every:
+        raise SystemExit(
+            "give the folder of a collection: --posteriordb FOLDER, --catalogue FOLDER"
+        )
+    if missing := set(args.models) - {entry.name for entry in every}:
+        raise SystemExit(f"the collections have no {', '.join(sorted(missing))}")
+    if not args.tables_only and os.environ.get(THREADS) != "1":  # threads do not outlive a fork
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {THREADS: "1"})
+    describe_machine()
+    if not args.tables_only:
+        measure([e for e in every if not args.models or e.name in args.models], args)
+    rows = table(every, known(args.results))
+    if args.csv:
+        with args.csv.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    if args.figure:
+        draw(rows, args.figure)
+    if args.readme:
+        args.readme.write_text(with_paragraph(args.readme.read_text(), paragraph(rows)))
+    slow = [r for r in rows if r["times"] and float(r["times"]) * SLOWER < 1]
+    show(
+        "Slower than plain",
+        ["model", *GRADIENT],
+        [[r["model"], *[r[c] for c in GRADIENT]] for r in slow],
+    )
+    unlike = [r for r in rows if r["equal"] not in ("yes", "stays plain")]
+    show("Not equal", ["model", "why"], [[r["model"], r["equal"]] for r in unlike])
+    show("All models", ["", "number"], [[k, round(v, 2)] for k, v in summary(rows).items()])
+
+
+if __name__ == "__main__":
+    main()

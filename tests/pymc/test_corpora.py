@@ -1,0 +1,146 @@
+"""The benchmark of two public collections: its steps, its table, and what README says of it."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "docs" / "figures" / "measured" / "pymc_corpora.csv"
+README = ROOT / "README.rst"
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("pymc_corpora")
+
+
+@pytest.fixture
+def found(bench: ModuleType, tmp_path: Path) -> list[Any]:
+    """The models of two folders: a, b and c of posteriordb, and d."""
+    database, catalogue = tmp_path / "db" / "posterior_database", tmp_path / "catalogue"
+    for folder in (database / "models" / "pymc", database / "models" / "stan"):
+        folder.mkdir(parents=True)
+    (catalogue / "models").mkdir(parents=True)
+    for name in "abc":
+        (database / "models" / "pymc" / f"{name}.py").touch()
+    (database / "models" / "stan" / "a.stan").touch()
+    for name in ("d.py", "_helper.py", "e.py.skip"):
+        (catalogue / "models" / name).touch()
+    return bench.entries(tmp_path / "db", catalogue)
+
+
+def test_folders_as_they_are(bench: ModuleType, found: list[Any], tmp_path: Path) -> None:
+    assert [entry.name for entry in found] == ["a", "b", "c", "d"]
+    assert [entry.stan is not None for entry in found] == [True, False, False, False]
+    assert found[3].references() == {}
+    with pytest.raises(SystemExit, match="--catalogue: there are no PyMC models"):
+        bench.entries(None, tmp_path)
+
+
+def results(bench: ModuleType, found: list[Any]) -> dict[str, dict[str, Any]]:
+    """a is 4 times as fast, b stays plain, c is slower and differs, d is not built."""
+    times = {"plain us": 8.0, "plain best": 7.0, "divided us": 2.0, "divided best": 1.75}
+    why = "[mode default] x40: value nan for 2; x300: gradient not finite "
+    slower = {**times, "divided us": 10.0, "divided best": 9.0, "times": 0.8}
+    gradients = [
+        {"outcome": "equal", "why": "", **times, "times": 4.0},
+        {"outcome": "refused", "why": "few rows", "plain us": 3.0, "plain best": 2.5},
+        {"outcome": "differs", "why": why, **slower},
+        {"outcome": "not built", "why": "ImportError: no data"},
+    ]
+    made = {
+        bench.Step(entry, "gradient").key: each
+        for entry, each in zip(found, gradients, strict=True)
+    }
+    setup = {"setup": 1.5, "gradients": 0.5}
+    for who, times_of in ((bench.PLAIN, 2), (bench.OURS, 1)):
+        for when in ("first", "again"):
+            key = bench.Step(found[0], "setup", who, when).key
+            made[key] = {k: times_of * v for k, v in setup.items()}
+    made[bench.Step(found[0], "setup", bench.STAN).key] = {"setup": 1.0, "gradients": 2.0}
+    key = bench.Step(found[0], "sample", bench.OURS, "first").key
+    made[key] = {"seconds": 123.4, "errors": 2.26, "compared": 3}
+    made[bench.Step(found[1], "sample", bench.OURS, "first").key] = {"failed": "no result in time"}
+    return made
+
+
+def test_the_table_and_its_numbers(bench: ModuleType, found: list[Any]) -> None:
+    rows = bench.table(found, results(bench, found))
+    assert [row["equal"] for row in rows] == [
+        "yes",
+        "stays plain",
+        "far out: x40: value nan for 2; x300: gradient not finite",
+        "not built: ImportError: no data",
+    ]
+    assert [row["times"] for row in rows] == ["4.00", "1.00", "0.80", ""]
+    assert [rows[0][f"{who}, again"] for who in (bench.PLAIN, bench.OURS)] == ["4", "2"]
+    assert (rows[0][bench.STAN], rows[0][f"whole {bench.OURS}, first"]) == ("3", "123")
+    assert rows[0][f"errors {bench.OURS}"] == "2.3"
+    assert rows[1][f"whole {bench.OURS}, first"] == ""
+    assert bench.summary(rows) == {
+        "models": 4,
+        "that plain evaluates": 3,
+        "equal": 2,
+        "geometric mean": pytest.approx(3.2 ** (1 / 3)),
+        "slower by more than 2 %": 1,
+        "beside stanli": 1,
+        "ahead of stanli": 1,
+    }
+
+
+def test_readme_gets_the_numbers(bench: ModuleType, found: list[Any]) -> None:
+    rows = bench.table(found, results(bench, found))
+    text = bench.paragraph(rows)
+    assert text.startswith("Of 4 public models, the value and the gradient of 2 equal plain PyMC's")
+    assert "1.5 times as long plain" in " ".join(text.split())
+    once = bench.with_paragraph(README.read_text(), text)
+    assert f"{text}\n" in once
+    assert bench.with_paragraph(once, text) == once  # in place of the earlier one
+    other = bench.with_paragraph(once, bench.paragraph(rows[:2]))
+    assert text not in other
+    assert other.count("public models, the value") == 1
+    with pytest.raises(SystemExit, match="README has 0 lines"):
+        bench.with_paragraph("a README without the mark", text)
+
+
+def test_readme_says_what_the_table_says(bench: ModuleType) -> None:
+    """A table that was not measured has no numbers in README."""
+    said = README.read_text()
+    if not TABLE.exists():
+        assert "public models, the value" not in said
+        return
+    with TABLE.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert bench.with_paragraph(said, bench.paragraph(rows)) == said
+
+
+def test_steps_end_in_time_and_leave_no_process(
+    bench: ModuleType, found: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works: dict[str, Callable[[], Any]] = {
+        "a": lambda: {"seconds": 1.0},
+        "b": lambda: time.sleep(60),
+        "c": lambda: os.kill(os.getpid(), 9),
+    }
+    monkeypatch.setattr(bench.Step, "run", lambda step: works[step.entry.name]())
+    args = argparse.Namespace(gigabytes=8, seconds=2.0)
+    steps = [bench.Step(entry, "gradient") for entry in found[:3]]
+    told = {each.pop("key"): each for each in bench.measured(steps, 1, math.inf, args)}
+    assert told == {
+        "posteriordb a gradient": {"seconds": 1.0},
+        "posteriordb b gradient": {"failed": "no result in time"},
+        "posteriordb c gradient": {"failed": "it ended with status -9"},
+    }
+    assert list(bench.measured(steps, 1, time.monotonic() - 1, args)) == []
