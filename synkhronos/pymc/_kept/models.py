@@ -18,7 +18,7 @@ from synkhronos._compiling.kept.keys import Unkeyed, graph_key
 from synkhronos._compiling.lean.mode import without_c
 from synkhronos._compiling.memory import rarely_collected
 from synkhronos._compiling.traces import untraced
-from synkhronos._libraries.library import Replacing, optional_gain, replacing
+from synkhronos._libraries.library import Library, Replacing, optional_gain, replacing
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._density.nutpie import compiled_soon
@@ -196,6 +196,7 @@ def leading(kept: KeptModel | None) -> Iterator[None]:
 def _lend() -> Callable[[], None]:
     """Replace functions of PyMC and nutpie; returns what restores them."""
     with contextlib.ExitStack() as undo:
+        places: list[tuple[Library, str, Callable[..., Any]]]
         places = [(PYMC, "assign_step_methods", _assigned)]
         if find_spec("nutpie") is not None:
             places.append((NUTPIE, "compile_pymc_model", _compiled))
