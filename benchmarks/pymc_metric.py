@@ -73,13 +73,13 @@ CATALOGUE = (
 )
 POSTERIORDB = (
     *("GLMM_Poisson_model", "GLM_Binomial_model", "GLM_Poisson_model", "M0_model", "Mb_model"),
-    *("Rate_4_model", "Survey_model", "accel_splines", "arK", "arma11", "blr", "bones_model"),
+    *("Rate_4_model", "Survey_model", "accel_splines", "arK", "blr", "bones_model"),
     *("diamonds", "dogs", "dogs_hierarchical", "dugongs_model", "earn_height"),
     *("eight_schools_centered", "eight_schools_noncentered", "garch11", "gp_pois_regr", "gp_regr"),
     *("hmm_example", "kidscore_interaction", "kidscore_mom_work", "kilpisjarvi"),
     *("logearn_interaction", "logearn_interaction_z", "logmesquite_logvash", "losscurve_sislob"),
     *("low_dim_gauss_mix", "mesquite", "nes", "nes_logit_model", "pilots", "radon_pooled"),
-    *("rats_model", "seeds_model", "surgical_model", "wells_dae_inter_model"),
+    *("rats_model", "seeds_model", "surgical_model", "wells_dae_inter_model", "wells_dist"),
 )
 SHORT = (
     *("cumulative", "election88", "mvnormal", "censored"),
