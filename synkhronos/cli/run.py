@@ -14,6 +14,7 @@ Examples:
   synk run -n 4 train.py
   synk run -n 4 --log-dir logs --tee 0 --max-restarts 3 -m mypackage.train
   synk run --pymc model.py                    # pm.sample and others are ours
+  synk run --pymc-folder night model.py       # and a killed run goes on
   synk run --nodes 2 train.py                 # in a job, or both on this machine
   synk run -H node1:8,node2:8 -x NCCL_DEBUG=INFO train.py
   synk run --dry-run --hostfile hosts train.py
@@ -154,6 +155,12 @@ def _add_program(add: Callable[..., object]) -> None:
         action="store_true",
         help="the functions of PyMC that the script calls are synkhronos.pymc's, as in `with "
         "synk.pymc.everywhere():`",
+    )
+    add(
+        *("--pymc-folder", "--pymc_folder"),
+        metavar="FOLDER",
+        help="--pymc, and the draws of pm.sample are in this folder while they are made: the same "
+        "line goes on after a kill",
     )
     add("--dry-run", action="store_true", help="print the environment and the line; start nothing")
     add(

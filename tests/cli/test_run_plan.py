@@ -103,7 +103,10 @@ def test_lines(words: tuple[str, ...], environ: dict[str, str], wanted: str) -> 
 
 def test_each_node_runs_the_script_with_functions_of_pymc_replaced() -> None:
     words = planned("--pymc", "--nodes", "2", SCRIPT, "--pymc").words
-    assert words[-5:] == ("python", "-m", "synkhronos.pymc._everywhere.script", SCRIPT, "--pymc")
+    script = ("python", "-m", "synkhronos.pymc._everywhere.script")
+    assert words[-5:] == (*script, SCRIPT, "--pymc")
+    words = planned("--pymc-folder", "night", "-m", "module").words
+    assert words[-7:] == (*script, "--folder", "night", "-m", "module")
 
 
 def test_open_mpi() -> None:
@@ -226,6 +229,7 @@ def test_the_line_can_be_pasted() -> None:
     [
         ((), {}, "name a script"),
         (("--pymc", "-c", "pass"), {}, "--pymc is for a script or a module"),
+        (("--pymc-folder", "f", "-c", "pass"), {}, "--pymc is for a script or a module"),
         (("none.py",), {}, "none.py: there is no such script"),
         (("-m", "a", "-c", "b"), {}, None),
         (("--launcher", "fork", "--nodes", "2", SCRIPT), {}, "--launcher fork is for one node"),

@@ -25,7 +25,7 @@ import xarray as xr
 from test_bambi import built
 
 import synkhronos as synk
-from synkhronos.pymc._chains import sampling
+from synkhronos.pymc._chains import sampling, stored_chains
 from synkhronos.pymc._everywhere import everywhere, script
 
 NAMES = [
@@ -251,6 +251,41 @@ def test_quiet_is_quiet(
     assert len(asked) == 3
 
 
+def test_draws_of_any_caller_are_in_a_folder(
+    model: pm.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is of one model. Who names a folder gets that one; None is a name, too."""
+
+    def place(**given: Any) -> Path | None:
+        found = stored_chains.current()
+        return found and found.folder.path
+
+    given = {"tune": 9, "chains": 1, "compute_convergence_checks": False}
+    call = calls("pm.sample(**given)", "bambi.backend.pymc", model=model)
+    with pm.Model() as other:
+        pm.Normal("mu")
+    night, named = tmp_path / "night", tmp_path / "named"
+    monkeypatch.setattr(sampling, "pm_sample", place)
+    monkeypatch.chdir(tmp_path)
+    with synk.pymc.everywhere(folder="night"):
+        monkeypatch.chdir("/")
+        with built():
+            assert call(model=model, nuts_sampler="pymc", **given) == night
+        assert pm.sample(model=model, **given) == night
+        with pytest.raises(synk.InputError, match="draws are of another run: another model"):
+            pm.sample(model=other, **given)
+        with pytest.raises(synk.InputError, match="only nutpie goes on"):  # and not to PyMC's own
+            pm.sample(model=model, nuts_sampler="pymc", **given)
+        assert pm.sample(model=other, folder=named, **given) == named
+        assert pm.sample(model=other, folder=None, **given) is None
+        with synk.pymc.everywhere():
+            assert pm.sample(model=other, **given) is None
+            assert pm.sample(model=other, folder=named, **given) == named
+    with pytest.raises(synk.InputTypeError, match="give a path"):
+        synk.pymc.everywhere(folder=3)  # type: ignore[arg-type]
+    assert not any(replaced())
+
+
 @pytest.mark.parametrize(
     ("caller", "option", "sampler"),
     [
@@ -335,7 +370,7 @@ def test_pymc_is_found_until_it_is_imported(
     (tmp_path / "found_late.py").write_text("import sys\nassert sys.ready")
     opened: list[bool] = []
     monkeypatch.setattr(script, "_PYMC", "found_late")
-    monkeypatch.setattr(synk.pymc, "everywhere", lambda: opened.append(True))
+    monkeypatch.setattr(synk.pymc, "everywhere", lambda folder: opened.append(True))
     monkeypatch.setattr(sys, "meta_path", [finder := script._WhenImported(), *sys.meta_path])
     monkeypatch.setattr(sys, "ready", False, raising=False)
     monkeypatch.syspath_prepend(tmp_path)
@@ -365,6 +400,10 @@ from pymc import sample
 import pymc
 assert pymc.sample is sample is not sample.__wrapped__
 assert __name__ == "__main__" and sys.argv[1:] == ["a"] and __file__ == sys.argv[0]
+with pymc.Model():
+    pymc.Normal("x")
+    tree = sample(3, tune=9, chains=1, progressbar=False, compute_convergence_checks=False)
+assert "night" in tree.posterior.attrs["synkhronos_run"]
 import beside
 """
 
@@ -380,7 +419,7 @@ def test_a_script_that_is_not_changed(kind: str, tmp_path: Path) -> None:
     }[kind]
     safe = [] if kind == "script" else ["-P"]
     done = subprocess.run(
-        [sys.executable, *safe, "-m", "synkhronos", "run", "--pymc", *words, "a"],
+        [sys.executable, *safe, "-m", "synkhronos", "run", "--pymc-folder", "night", *words, "a"],
         env=os.environ | {"PYTHONPATH": str(tmp_path)} if safe else None,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -390,6 +429,7 @@ def test_a_script_that_is_not_changed(kind: str, tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert (done.stdout, done.returncode) == ("beside\n", 0), done.stderr
+    assert (tmp_path / "night" / "run.json").exists()
 
 
 OTHERS = """

@@ -144,6 +144,25 @@ def test_bambi(
     check_near(found, by_bambi, 0.2)
 
 
+def test_a_folder_for_bambi(
+    grouped: pd.DataFrame,
+    by_bambi: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The draws on disk stay as they are, though Bambi moves the intercept of those it returns."""
+    bambi = pytest.importorskip("bambi")
+    monkeypatch.chdir(tmp_path)
+    model, again = (bambi.Model("y ~ x + z + (1|group)", grouped) for _ in range(2))
+    first = run_recipe("recipe-folder-bambi", model=model, synk=synk)["idata"]
+    files = {path: path.read_bytes() for path in Path("night").rglob("*.npy")}
+    assert len(files) == first.posterior.sizes["chain"] * 11
+    second = run_recipe("recipe-folder-bambi", model=again, synk=synk)["idata"]
+    assert first.posterior.equals(second.posterior)
+    assert files == {path: path.read_bytes() for path in Path("night").rglob("*.npy")}
+    check_near(found_by_bambi(again, second, NEW), by_bambi, 0.2)
+
+
 def test_draws_of_a_bambi_model_that_sample_has_made(
     grouped: pd.DataFrame, caplog: pytest.LogCaptureFixture
 ) -> None:

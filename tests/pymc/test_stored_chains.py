@@ -49,10 +49,13 @@ PLAIN: dict[str, Any] = {"tune": TUNE, "chains": 2, "cores": 2, "random_seed": 4
 PLAIN |= {"compute_convergence_checks": False, "backend": "numba", "progressbar": False}
 
 
-def normal(observed: float = 1.0, name: str = "a") -> pm.Model:
+def normal(observed: float = 1.0, name: str = "a", first: str = "a") -> pm.Model:
     with pm.Model(coords={"part": ["x", "y", "z"]}) as model:
+        if first == "scale":
+            scale = pm.HalfNormal("scale")
         a = pm.Normal(name, 0, [1, 10, 0.1], dims="part")
-        scale = pm.HalfNormal("scale")
+        if first != "scale":
+            scale = pm.HalfNormal("scale")
         pm.Deterministic("sum", a.sum() * scale)
         pm.Normal("seen", a[0], scale, observed=np.full(8, observed))
     return model
@@ -246,6 +249,7 @@ def test_a_tree_is_that_of_pymc(model: pm.Model, tmp_path: Path) -> None:
     [
         ({"observed": 2.0}, r"other data \(seen\)"),
         ({"name": "b"}, "another model"),
+        ({"first": "scale"}, r"another order \(scale_log__, a\).*: start Python with PYTHONHASH"),
         ({"tune": 61}, "tune=60, and now tune=61"),
         ({"random_seed": 5}, r"random_seed=\[4\], and now \[5\]"),
         ({"nuts": {"target_accept": 0.9}}, "nuts={}, and now nuts={'target_accept': 0.9}"),
@@ -264,7 +268,7 @@ def test_a_folder_of_another_run_is_refused_by_name(
     model: pm.Model, tmp_path: Path, other: dict[str, Any], words: str
 ) -> None:
     begin(model, tmp_path)
-    made = {name: other.pop(name) for name in ("observed", "name") if name in other}
+    made = {name: other.pop(name) for name in ("observed", "name", "first") if name in other}
     before = tree_of(tmp_path)
     with pytest.raises(InputError, match=words):
         begin(normal(**made) if made else model, tmp_path, **other)
@@ -374,7 +378,7 @@ def test_a_stranger_s_folder_is_refused(model: pm.Model, tmp_path: Path) -> None
 
 
 def test_a_second_process_is_refused(model: pm.Model, tmp_path: Path) -> None:
-    with opened(tmp_path, model, 4, {}), pytest.raises(InputError, match="another process"):
+    with opened(tmp_path, model, 4, {}), pytest.raises(InputError, match="another call"):
         begin(model, tmp_path)  # a lock of the same process counts too
     with pytest.raises(InputError, match="tune=None, and now tune=60"):
         begin(model, tmp_path)

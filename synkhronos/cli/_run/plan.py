@@ -211,7 +211,7 @@ def plan_of(options: argparse.Namespace, environ: Mapping[str, str], machine: Ma
         words=(
             *before,
             *machine.python,
-            *(_EVERYWHERE if options.pymc else ()),
+            *_everywhere(options),
             *_program(options),
         ),
         base=base,
@@ -257,13 +257,21 @@ def _hidden(given: Sequence[str]) -> frozenset[str]:
     return frozenset(name for name, typed in names if not typed or is_telling(name))
 
 
+def _everywhere(options: argparse.Namespace) -> list[str]:
+    """The module that runs the program with PyMC's functions replaced, and its option."""
+    folder = options.pymc_folder
+    if not options.pymc and folder is None:
+        return []
+    return [*_EVERYWHERE, *([] if folder is None else ["--folder", folder])]
+
+
 def _program(options: argparse.Namespace) -> list[str]:
     """The words behind the interpreter."""
     rest = options.program
     if options.module:
         return ["-m", *options.module, *rest]
     if options.code:
-        if options.pymc:
+        if _everywhere(options):
             raise UsageError("--pymc is for a script or a module: name one instead of -c CODE")
         return ["-c", *options.code, *rest]
     if rest[:1] == ["--"]:

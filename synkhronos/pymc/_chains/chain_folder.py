@@ -25,11 +25,12 @@ from synkhronos._compiling.progress import tell
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import files
 from synkhronos.pymc._chains.blocks import Block, length_of
-from synkhronos.pymc._chains.chain_model import said_of
+from synkhronos.pymc._chains.chain_model import other_model, said_of
 
 BLOCK = 100  # draws
 _RUN, _FORMAT = "run.json", 1
 _NEW = re.compile(r"\.[0-9a-f]+\.new")  # of run.json, which is written before anything else
+_OF_MODEL = ("model", "parameters", "data")
 _TUNING, _METRIC = "tuning.npy", "metric.json"
 
 
@@ -138,6 +139,19 @@ def _draws_in(place: Path) -> int | None:
     return sum(map(length_of, place.glob("draws-*.npy")))
 
 
+def path_of(given: object) -> Path:
+    """The path of a folder, which stays the same if the process goes elsewhere.
+
+    Raises
+    ------
+    InputTypeError
+        It is not a path.
+    """
+    if not isinstance(given, str | os.PathLike):
+        raise InputTypeError(f'folder={shown(given)}: give a path, such as "run"')
+    return Path(os.fspath(given)).absolute()
+
+
 @contextlib.contextmanager
 def opened(
     given: object, model: Model, random_seed: object, settings: Mapping[str, Any]
@@ -152,9 +166,7 @@ def opened(
         It is of another model, other data, another seed or other settings; it has files of
         something else; another process uses it; or it cannot be made.
     """
-    if not isinstance(given, str | os.PathLike):
-        raise InputTypeError(f'folder={shown(given)}: give a path, such as "run"')
-    path = Path(os.fspath(given)).absolute()
+    path = path_of(given)
     said = {**said_of(model), **settings}
     asked = _seed(random_seed)
     with contextlib.ExitStack() as stack:
@@ -215,7 +227,7 @@ def _alone(path: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(
-                f"folder={str(path)!r}: another process samples into it: wait for its end, or give "
+                f"folder={str(path)!r}: another call samples into it: wait for its end, or give "
                 "another folder"
             ) from None
         except OSError:
@@ -245,6 +257,8 @@ def _said(path: Path) -> dict[str, Any]:
             )
         if not {"random_seed", "block", "calls", "of"} <= found.keys():
             raise KeyError
+        if not set(_OF_MODEL) <= found["of"].keys():
+            raise KeyError
     except (ValueError, KeyError, TypeError):
         raise InputError(
             f"folder={str(path)!r}: {_RUN} is damaged, so nothing tells of which model its draws "
@@ -259,7 +273,7 @@ def _check(path: Path, asked: Mapping[str, Any], seed: list[int] | None) -> None
     found = said["of"]
     differing = [
         f"{name}={found.get(name)!r}, and now {name}={asked.get(name)!r}"
-        for name in sorted((found.keys() | asked.keys()) - {"model", "data"})
+        for name in sorted((found.keys() | asked.keys()) - set(_OF_MODEL))
         if found.get(name) != asked.get(name)
     ]
     data, before = asked["data"], found["data"]
@@ -267,7 +281,7 @@ def _check(path: Path, asked: Mapping[str, Any], seed: list[int] | None) -> None
     if other:
         differing.insert(0, f"other data ({', '.join(other)})")
     elif found["model"] != asked["model"] or data.keys() != before.keys():
-        differing.insert(0, "another model")
+        differing.insert(0, other_model(found["parameters"], asked["parameters"]))
     if seed not in (None, said["random_seed"]):
         differing.append(f"random_seed={said['random_seed']}, and now {seed}")
     if differing:

@@ -18,9 +18,23 @@ from synkhronos.pymc._chains.chain_settings import digest
 
 
 def said_of(model: Model) -> dict[str, Any]:
-    """A digest of the model, and one of each value that it reads, by their names."""
+    """A digest of the model, its parameters, and a digest of each value that it reads."""
     outputs = _outputs(model)
-    return {"model": _model_key(model, outputs), "data": _digests(model, outputs)}
+    return {
+        "model": _model_key(model, outputs),
+        "parameters": [str(v.name) for v in model.value_vars],
+        "data": _digests(model, outputs),
+    }
+
+
+def other_model(found: Sequence[str], asked: Sequence[str]) -> str:
+    """In what way a model is another one, by the names of the parameters of both."""
+    if found != asked and sorted(found) == sorted(asked):
+        return (
+            f"the same parameters in another order ({', '.join(asked)}), which may follow from "
+            "sets of names: start Python with PYTHONHASHSEED=0 in each call"
+        )
+    return "another model"
 
 
 def _outputs(model: Model) -> tuple[Variable, ...]:

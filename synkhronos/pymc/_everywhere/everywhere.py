@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from pymc import sampling, stats
@@ -15,6 +17,7 @@ from pymc import sampling, stats
 from synkhronos._compiling.progress import silent, tell
 from synkhronos._errors import InputError
 from synkhronos._libraries.fork_safe_lock import ForkSafeLock
+from synkhronos.pymc._chains.chain_folder import path_of
 from synkhronos.pymc._chains.sampling import sample
 from synkhronos.pymc._everywhere.names import renamed
 from synkhronos.pymc._reading.bambi import is_fitting
@@ -23,8 +26,9 @@ from synkhronos.pymc._reading.bambi import is_fitting
 class Everywhere:
     """PyMC's functions are ours until `close`, or until the end of ``with``: see `everywhere`."""
 
-    def __init__(self, nuts_sampler: str | None, quiet: bool) -> None:
+    def __init__(self, nuts_sampler: str | None, folder: Path | None, quiet: bool) -> None:
         self._nuts_sampler = nuts_sampler
+        self._folder = folder
         self._quiet = quiet
 
     def _open(self) -> None:
@@ -53,8 +57,11 @@ class Everywhere:
     def _call(self, own: _Function, ours: _Function, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call ours; or PyMC's own function, with arguments that ours does not take."""
         with silent(self._quiet or bool(kwargs.get("quiet"))):
-            if ours is sample and kwargs.get("nuts_sampler") == "pymc" and is_fitting():
-                kwargs = self._as_bambi_may_mean(kwargs)
+            if ours is sample:
+                if kwargs.get("nuts_sampler") == "pymc" and is_fitting():
+                    kwargs = self._as_bambi_may_mean(kwargs)
+                if self._folder is not None:
+                    kwargs = {"folder": self._folder, **kwargs}
             signature = inspect.signature(ours)
             try:
                 signature.bind(*args, **kwargs)
@@ -127,7 +134,12 @@ _AFTER = {
 _ROUTED = {own: _routed(own, ours) for own, ours in _pairs()}
 
 
-def everywhere(*, nuts_sampler: str | None = None, quiet: bool = False) -> Everywhere:
+def everywhere(
+    *,
+    nuts_sampler: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    quiet: bool = False,
+) -> Everywhere:
     """Let PyMC's functions be those of this package, for every caller in this process.
 
     Until `close`, or until the end of ``with``, these are ours: `pm.sample`,
@@ -141,6 +153,11 @@ def everywhere(*, nuts_sampler: str | None = None, quiet: bool = False) -> Every
         The sampler where Bambi asks for PyMC's own, which is the default of its ``fit``. Default:
         that of `pm.sample`, which is nutpie if it is installed and can sample the model.
         ``"pymc"`` obeys Bambi.
+    folder : path, optional
+        That of `sample` for each call of `pm.sample` that names none: draws are on disk while they
+        are made, and the same script goes on after a kill. It is the folder of one model with its
+        data, and an error says so for another one: let each model have an `everywhere` of its own,
+        or name the folder in the call, as in ``fit(..., folder="night")``.
     quiet : bool
         Write no lines. A call with ``quiet=True`` writes none either.
 
@@ -149,10 +166,16 @@ def everywhere(*, nuts_sampler: str | None = None, quiet: bool = False) -> Every
     Everywhere
         A context, which also has `close`.
 
+    Raises
+    ------
+    InputTypeError
+        The folder is not a path.
+
     Notes
     -----
     Ours take the arguments of PyMC's. A call that ours refuse goes to PyMC's own function, and a
-    line says why. `pm.sample` with ``nuts_sampler="pymc"``, ``step``, ``callback``, ``trace``,
+    line says why, unless it names an argument of ours alone, or a folder is to keep its draws.
+    `pm.sample` with ``nuts_sampler="pymc"``, ``step``, ``callback``, ``trace``,
     ``init`` or ``return_inferencedata=False`` is PyMC's sampler with the log-density of `fast`.
 
     Calls in all threads are ours, and in forks of this process. Other processes that it starts have
@@ -178,7 +201,7 @@ def everywhere(*, nuts_sampler: str | None = None, quiet: bool = False) -> Every
     >>> tree["prior"]["mu"].shape
     (1, 100)
     """
-    opened = Everywhere(nuts_sampler, quiet)
+    opened = Everywhere(nuts_sampler, None if folder is None else path_of(folder), quiet)
     try:
         opened._open()
     except BaseException:

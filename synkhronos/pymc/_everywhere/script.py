@@ -1,8 +1,8 @@
 """Runs a program as Python does; PyMC's functions are ours once the program has imported PyMC.
 
 `synk run --pymc` starts this module with the words that Python would get: a script, or ``-m`` and a
-module. PyMC is not imported before the program does so, since the program may set what PyTensor and
-numba read when they are imported.
+module. Before them, ``--folder`` names the folder of draws. PyMC is not imported before the program
+does so, since the program may set what PyTensor and numba read when they are imported.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from pathlib import Path
 from types import ModuleType
 
 _PYMC = "pymc"
+_FOLDER = "--folder"
 
 
 class _WhenImported(MetaPathFinder):
     """Finds PyMC as the other finders do; its first import ends with `everywhere`."""
+
+    def __init__(self, folder: str | None = None) -> None:
+        self._folder = folder
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -38,7 +42,7 @@ class _WhenImported(MetaPathFinder):
                 load(module)
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
-                    importlib.import_module("synkhronos.pymc").everywhere()
+                    importlib.import_module("synkhronos.pymc").everywhere(folder=self._folder)
 
             spec.loader.exec_module = load_and_open
         return spec
@@ -46,7 +50,10 @@ class _WhenImported(MetaPathFinder):
 
 def main(words: Sequence[str]) -> None:
     """Run the program of these words."""
-    sys.meta_path.insert(0, _WhenImported())
+    folder = None
+    if words[0] == _FOLDER:
+        folder, words = words[1], words[2:]
+    sys.meta_path.insert(0, _WhenImported(folder))
     first, *rest = words
     if first == "-m":
         sys.argv = rest
