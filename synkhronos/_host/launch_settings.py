@@ -18,8 +18,9 @@ _MEMBERS, _DEVICES = "SYNKHRONOS_MEMBERS", "SYNKHRONOS_DEVICES"
 _TIMEOUT, _LOG_DIR = "SYNKHRONOS_TIMEOUT", "SYNKHRONOS_LOG_DIR"
 _RESUME, _NODES = "SYNKHRONOS_RESUME", "SYNKHRONOS_NODES"
 _START = "SYNKHRONOS_START"
+PART = "SYNKHRONOS_PART"  # of an array, as in "2/10", from 1
 _SCRIPT = "SYNKHRONOS_SCRIPT"  # the pid of the process that the settings are for
-NAMES = (_MEMBERS, _DEVICES, _TIMEOUT, _LOG_DIR, _RESUME, _NODES, _START)
+NAMES = (_MEMBERS, _DEVICES, _TIMEOUT, _LOG_DIR, _RESUME, _NODES, _START, PART)
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class LaunchSettings:
     resume: str = ""  # "auto", or empty
     nodes: int = 0  # the number of processes that the launcher starts; 0: not known
     start: int = 0  # counts the starts of the script, from 1; 0: `synk run` has not started it
+    part: tuple[int, int] = (1, 1)  # of the items of `pymc.map`, from 1, and how many there are
 
     @staticmethod
     def of(environ: Mapping[str, str]) -> LaunchSettings:
@@ -60,6 +62,7 @@ class LaunchSettings:
             log_dir=environ.get(_LOG_DIR, ""),
             resume=resume,
             nodes=next(iter(_counts(environ, _NODES)), 0),
+            part=_part(environ.get(PART, "")),
             start=next(iter(_counts(environ, _START)), 0),
         )
 
@@ -76,6 +79,7 @@ class LaunchSettings:
             _LOG_DIR: self.log_dir,
             _RESUME: self.resume,
             _NODES: f"{self.nodes or ''}",
+            PART: "" if self.part == (1, 1) else "{}/{}".format(*self.part),
             _START: f"{self.start or ''}",
         }
         return {name: value for name, value in values.items() if value}
@@ -101,6 +105,18 @@ def _counts(environ: Mapping[str, str], name: str) -> tuple[int, ...]:
     if any(count < 1 for count in found):
         raise InputError(f"{name}={given!r} in the environment: give a number above 0")
     return found
+
+
+def _part(given: str) -> tuple[int, int]:
+    words = given.split("/") if given else ["1", "1"]
+    if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words):
+        words = ["0", "0"]
+    part, parts = int(words[0]), int(words[1])
+    if not 1 <= part <= parts:
+        raise InputError(
+            f'{PART}={given!r} in the environment: give a part and their number, "2/10"'
+        )
+    return part, parts
 
 
 def _seconds(given: str) -> float:

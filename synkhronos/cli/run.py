@@ -17,6 +17,7 @@ Examples:
   synk run --pymc-folder night model.py       # and a killed run goes on
   synk run --nodes 2 train.py                 # in a job, or both on this machine
   synk run -H node1:8,node2:8 -x NCCL_DEBUG=INFO train.py
+  synk run --array 100 --sbatch-args="--cpus-per-task=4 --time=4:0:0" fleet.py
   synk run --dry-run --hostfile hosts train.py
 
 Exit codes:
@@ -48,6 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     programs = ("SCRIPT", "-m MODULE", "-c CODE")
     parser.usage = "\n       ".join(f"%(prog)s [option ...] {p} [argument ...]" for p in programs)
     _add_places(parser.add_argument)
+    _add_array(parser.add_argument)
     _add_ends(parser.add_argument)
     _add_program(parser.add_argument)
 
@@ -95,6 +97,23 @@ def _add_places(add: Callable[..., object]) -> None:
         metavar="ARGS",
         default="",
         help='further options for mpirun or srun, in one word: `--launcher-args="--mpi=pmi2"`',
+    )
+
+
+def _add_array(add: Callable[..., object]) -> None:
+    """A job array."""
+    add(
+        "--array",
+        type=count,
+        metavar="N",
+        help="submit a job array of Slurm by sbatch, and end. Each of its N tasks runs the script; "
+        "pymc.map fits a part of the items in each",
+    )
+    add(
+        *("--sbatch-args", "--sbatch_args"),
+        metavar="ARGS",
+        default="",
+        help='further options for sbatch, in one word: `--sbatch-args="--time=4:0:0"`',
     )
 
 

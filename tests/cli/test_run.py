@@ -18,7 +18,7 @@ from launching import KINDS, launcher
 from selection import thorough
 from user_scripts import alive
 
-from synkhronos._errors import StartFailed
+from synkhronos._errors import InputError, StartFailed
 from synkhronos._host.launch_settings import LaunchSettings
 from synkhronos._host.polling import readable
 from synkhronos.cli import _mpi_launcher
@@ -665,6 +665,100 @@ def test_srun(
     assert "synk run has started 2 processes, one a node, and this one finds 1" in (
         capfd.readouterr().err
     )
+
+
+ARRAY = """
+    import synkhronos as synk
+
+    def fit(item, random_seed):
+        return item, random_seed
+
+    if __name__ == "__main__":
+        fits = synk.pymc.map(fit, range(5), folder="fits", random_seed=1, cores=1)
+        print(*[f"{item}:{seed}" for item, seed in fits.values()])
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_an_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A stand-in for sbatch keeps the job; its tasks have other items, and one run has all."""
+    program(
+        tmp_path,
+        "sbatch",
+        """
+        for word in "$@"; do last=${word#--wrap=}; done
+        echo "$last" > job
+        echo 4711
+    """,
+    )
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.chdir(tmp_path)
+    path = script(tmp_path, ARRAY)
+    words = ["--array", "3", "--sbatch-args=--time=4:0:0 --partition=short", path]
+    assert main(["run", "--dry-run", *words]) == 0
+    line = capfd.readouterr().out
+    assert line.startswith("sbatch --parsable --array=1-3 --time=4:0:0 --partition=short '--wrap=")
+    assert "SYNKHRONOS_PART=$SLURM_ARRAY_TASK_ID/3 exec" in line
+    assert not (tmp_path / "job").exists()
+    assert main(["run", *words]) == 0
+    assert capfd.readouterr().err == "synk run: submitted job 4711, an array of 3 tasks\n"
+    tasks = []
+    for task in "123":
+        environ = {**os.environ, "SLURM_ARRAY_TASK_ID": task}
+        done = subprocess.run(
+            ["sh", "job"], env=environ, stdout=subprocess.PIPE, text=True, check=True
+        )
+        tasks.append(done.stdout.strip())
+    assert [re.findall(r"(\d+):", line) for line in tasks] == [["0", "3"], ["1", "4"], ["2"]]
+    names = sorted(p.name for p in (tmp_path / "fits").iterdir() if p.suffix == ".json")
+    assert names == [*(f"failed-{i}-of-3.json" for i in (1, 2, 3)), "seed.json"]
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "fits").glob("*.fit")}
+    assert main(["run", path]) == 0
+    whole = capfd.readouterr().out.split()
+    assert sorted(" ".join(tasks).split()) == whole
+    assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "fits").glob("*.fit")}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        (("--nodes", "2", "x.py"), 2, "--array and --nodes: each task of an array runs the script"),
+        (("--log-dir", "x", "--resume", "x.py"), 2, "--array and --log-dir, --resume: each task"),
+        ((), 2, "give a script, -m MODULE or -c CODE"),
+        (("x.py",), 3, "sbatch was not found, and --array submits a job by it"),
+    ],
+)
+def test_no_array(
+    words: tuple[str, ...],
+    code: int,
+    error: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["run", "--array", "3", *words]) == code
+    assert error in capfd.readouterr().err
+
+
+def test_sbatch_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program(tmp_path, "sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert main(["run", "--array", "3", "x.py"]) == 3
+    assert "sbatch has refused the job: sbatch: error: invalid partition" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["0/3", "4/3", "3", "a/b", "1/2/3", "-1/3"])
+def test_parts_that_are_none(given: str) -> None:
+    assert LaunchSettings.of({"SYNKHRONOS_PART": "2/3"}).part == (2, 3)
+    assert LaunchSettings(part=(2, 3)).environment() == {"SYNKHRONOS_PART": "2/3"}
+    with pytest.raises(InputError, match="give a part and their number"):
+        LaunchSettings.of({"SYNKHRONOS_PART": given})
 
 
 def test_hosts_are_tried_before_a_launch(

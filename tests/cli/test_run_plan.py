@@ -395,7 +395,7 @@ def test_hosts_files(tmp_path: Path) -> None:
     "settings",
     [
         LaunchSettings(),
-        LaunchSettings((4, 2), "cuda:0,cpu", 2.5, "/a folder", "auto", 2, 3),
+        LaunchSettings((4, 2), "cuda:0,cpu", 2.5, "/a folder", "auto", 2, 3, (2, 10)),
     ],
 )
 def test_settings_travel(settings: LaunchSettings) -> None:

@@ -235,6 +235,17 @@ def test_a_folder_is_resumed(tmp_path: Path) -> None:
     assert fit.calls() == []
 
 
+def test_a_task_of_an_array_has_a_folder_and_a_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SYNKHRONOS_PART", "2/3")
+    for given in ({"folder": tmp_path / "fits"}, {"random_seed": 1}):
+        with pytest.raises(InputError, match=r"task 2 of 3 of an array.* give folder= and random"):
+            synk.pymc.map(cases.ended, ["a"], **given)
+    found = synk.pymc.map(cases.ended, ["a"], folder=tmp_path / "fits", random_seed=1)
+    assert (dict(found), found.failed) == ({}, {})
+
+
 @pytest.fixture
 def result(tmp_path: Path) -> tuple[Folder, Path]:
     """A folder with the result 1 of the item "a", and its file."""

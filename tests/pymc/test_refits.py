@@ -346,6 +346,12 @@ def test_idle_cores_run_chains(known: SimpleNamespace, monkeypatch: pytest.Monke
     assert [given.get("on") for given in asked] == [None, pool, pool]
 
 
+def test_an_array_is_refused(known: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYNKHRONOS_PART", "2/3")
+    with pytest.raises(InputError, match="cross_validate: it needs all fits, and this is one of 3"):
+        synk.pymc.cross_validate(known.model, known.tree, k=2, **PLAIN)
+
+
 def test_some_rows_are_in_memory_at_a_time(
     known: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

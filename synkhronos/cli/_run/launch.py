@@ -14,6 +14,7 @@ from synkhronos._errors import InputError, StartFailed
 from synkhronos._host.files import check_place, make_folder
 from synkhronos._host.rank_logs import RankLogs
 from synkhronos._host.system import trouble
+from synkhronos.cli._run.array import submit
 from synkhronos.cli._run.plan import Machine, Plan, plan_of
 from synkhronos.cli._run.process import Process
 from synkhronos.cli._run.reach import check_reached
@@ -34,6 +35,8 @@ _MEANINGS = {
 def launch(options: argparse.Namespace) -> int:
     """Start the script as the options say; returns the exit code."""
     try:
+        if options.array is not None:
+            return submit(options, Machine.here().python)
         plan = plan_of(options, os.environ, Machine.here())
         if options.dry_run:
             say(str(plan))

@@ -15,6 +15,7 @@ from synkhronos._checks import check_integer, check_seconds, or_none, shown
 from synkhronos._errors import InputError, InputTypeError, StartFailed
 from synkhronos._host import files
 from synkhronos._host.cores import available, shares
+from synkhronos._host.launch_settings import launch_settings
 from synkhronos._host.system import trouble
 from synkhronos._transport.pools.chosen import pool_of
 from synkhronos._transport.pools.pool import Pool
@@ -109,6 +110,8 @@ def map(
     With `on` items go in batches of about a second. Each worker starts such an interpreter, in
     which items are fitted as in a slot, with the same results bit by bit on equal processors.
 
+    In a task of ``synk run --array`` the call fits a part of the items, and returns these.
+
     A draw depends on the seed, the name of the item and its data only: not on the number of
     slots, the order of items, or what else is fitted.
 
@@ -142,10 +145,18 @@ def map(
     asked = or_none(check_integer, "map: random_seed", random_seed, 0)
     limit = check_seconds("map: limit", limit)
     found = named(items)
+    part, parts = launch_settings().part
+    if parts > 1:
+        if folder is None or asked is None:
+            raise InputError(
+                f"map: this is task {part} of {parts} of an array, which share a folder and a "
+                "seed: give folder= and random_seed="
+            )
+        found = dict(list(found.items())[part - 1 :: parts])
     packed = {name: _packed(f"item {name}", item) for name, item in found.items()}
     job = {"fit": fit, "arguments": kwargs, "settings": _settings()}
     head = _packed("fit, or an argument of pm.sample,", job)
-    place = Folder(folder)
+    place = Folder(folder, f"-{part}-of-{parts}" if parts > 1 else "")
     entropy = place.entropy(asked, int(np.random.SeedSequence().generate_state(2, np.uint64)[0]))
     placed = list(_placed(found, packed, len(head)))
     missing = place.missing({item.name: item.digest for item in placed})

@@ -19,7 +19,7 @@ from synkhronos.pymc._map.stores import OwnFolder, Store
 
 log = logging.getLogger("synkhronos")
 
-_SEED, _FAILED = "seed.json", "failed.json"
+_SEED = "seed.json"
 _LONGEST_HEAD = 1 << 20  # bytes of the first line of a result
 _PIECE = 1 << 20  # bytes that are read together
 
@@ -33,7 +33,8 @@ class Folder:
         There can be none, or another user may write to it.
     """
 
-    def __init__(self, given: str | os.PathLike[str] | None) -> None:
+    def __init__(self, given: str | os.PathLike[str] | None, part: str = "") -> None:
+        self._failed = f"failed{part}.json"  # parts of the items fail apart
         self._store = _store_of(given)
         self.at = self._store.at
         self.shown = self._store.shown
@@ -69,7 +70,7 @@ class Folder:
 
     def note_failed(self, failed: Mapping[Hashable, str]) -> None:
         """Write down which items have failed, and why."""
-        self._note(_FAILED, {str(name): why for name, why in failed.items()})
+        self._note(self._failed, {str(name): why for name, why in failed.items()})
 
     def _note(self, file: str, said: Mapping[str, object]) -> None:
         self._store.note(file, json.dumps(said, indent=1))

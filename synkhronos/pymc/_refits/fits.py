@@ -14,6 +14,7 @@ from xarray import DataArray, DataTree
 
 from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host.cores import available
+from synkhronos._host.launch_settings import launch_settings
 from synkhronos.pymc._after.division import checked
 from synkhronos.pymc._after.loo_rows import LooRows
 from synkhronos.pymc._after.observed import (
@@ -104,7 +105,14 @@ class Refits:
         ------
         SynkhronosError
             An item has failed.
+        InputError
+            This is a task of an array, which has a part of the items.
         """
+        if (parts := launch_settings().part[1]) > 1:
+            raise InputError(
+                f"{self._what}: it needs all fits, and this is one of {parts} tasks of an array, "
+                "each of which has a part of them: give on= in a job of one task"
+            )
         model = weighted(self._what, self._model, self._of_model.name, self._of_model.first.shape)
         members = self._of_map.get("members", self._members(len(items)))
         fit = kind(model, self._function, self._arguments, members, keeps)
