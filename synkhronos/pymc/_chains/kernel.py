@@ -40,7 +40,8 @@ _FOR_SETTINGS = {
 }
 _SCALES, _STDS = "mass_matrix_inv", "mass_matrix_stds"  # both are standard deviations
 _EMPTY = {"f": np.nan, "O": None, "b": False, "i": 0, "u": 0}
-_POSITIONS = ("unconstrained_draw", "divergence_start", "divergence_end")
+_STATE = "unconstrained_draw"
+_POSITIONS = (_STATE, "divergence_start", "divergence_end")
 _GRADIENTS = ("gradient", "divergence_start_gradient")
 # of updates of the metric, which draws have none of; and a distance to the centre that nutpie chose
 _OF_ADAPTATION = (
@@ -119,7 +120,7 @@ class Kernel:
             settings |= {"adaptation": DIAG, "store_transformed": False}
             found = self._sampled(self._compiled, settings, 0, tune, seed, run).as_of(found)
         state = {
-            "position": found.stat("unconstrained_draw")[-1].copy(),
+            "position": found.stat(_STATE)[-1].copy(),
             "step_size": np.array(found.stat("step_size_bar")[-1]),
             "updates": np.array(found.stat("transformation_index")[-1]),
             **metric(found),
@@ -164,7 +165,8 @@ class Kernel:
         step_size = repr(float(tuned["step_size"]))
         settings = {**self._settings, "step_size_adapt_method": step_size}
         settings["store_unconstrained"] = True
-        found = self._sampled(standardised, settings, len(place) - 1, 1, seed, run)
+        unused = self._unasked - {_STATE}
+        found = self._sampled(standardised, settings, len(place) - 1, 1, seed, run, unused)
         for names, by_map in ((_POSITIONS, by.points), (_GRADIENTS, by.gradients)):
             for name in names:
                 if (values := found.columns.get(f"{STATISTICS}/{name}")) is not None:
@@ -175,7 +177,7 @@ class Kernel:
         found.stat("tuning")[:] = False
         found.stat("transformation_index")[:] = tuned["updates"]
         found.stat("divergence_draw")[found.stat("diverging")] += np.uint64(place.start)
-        return self._block(found, {"position": found.stat("unconstrained_draw")[-1].copy()})
+        return self._block(found, {"position": found.stat(_STATE)[-1].copy()})
 
     def attributes(self, draws: int, tune: int, chains: int, seed: int) -> dict[str, str]:
         """Those of the statistics in nutpie's trees."""
@@ -199,6 +201,7 @@ class Kernel:
         tune: int,
         seed: int,
         run: Runner,
+        unused: Collection[str] = (),  # statistics
     ) -> _Columns:
         start = functools.partial(
             self._sample,
@@ -214,7 +217,8 @@ class Kernel:
             return_raw_trace=True,
         )
         [variables], [statistics] = run(start).get_arrow_trace()
-        return _Columns(variables, statistics, set(compiled.reparameterized_names or ()))
+        unconstrained = set(compiled.reparameterized_names or ())
+        return _Columns(variables, statistics, unconstrained, unused)
 
     def _block(self, found: _Columns, state: Mapping[str, np.ndarray]) -> Block:
         """The columns that nutpie's trees have with these settings, as records."""
@@ -242,12 +246,21 @@ class Kernel:
 class _Columns:
     """Draws of nutpie: arrays with a row for each, by field."""
 
-    def __init__(self, variables: Any, statistics: Any, unconstrained: Collection[str]) -> None:
+    def __init__(
+        self,
+        variables: Any,
+        statistics: Any,
+        unconstrained: Collection[str],
+        unused: Collection[str] = (),
+    ) -> None:
         self.columns: dict[str, np.ndarray] = {}
         add = NUTPIE.get("_add_arrow_data")
-        for group, batch in ((POSTERIOR, variables), (STATISTICS, statistics)):
+        for group, batch, skipped in (
+            (POSTERIOR, variables, ()),
+            (STATISTICS, statistics, unused),  # without values they would be as long as a draw
+        ):
             found: dict[str, np.ndarray] = {}
-            add(found, batch.num_rows, batch, 0, 1, {}, [])
+            add(found, batch.num_rows, batch, 0, 1, {}, skipped)
             for name, values in found.items():
                 place = UNCONSTRAINED if group == POSTERIOR and name in unconstrained else group
                 self.columns[f"{place}/{name}"] = values[0]
@@ -296,7 +309,7 @@ def _low_rank(found: _Columns) -> dict[str, np.ndarray]:
     scales = found.stat(_STDS)
     latest = np.flatnonzero(~np.isnan(scales[:, :1]).any(axis=1))[-1]
     scale = scales[latest].copy()
-    points = found.stat("unconstrained_draw")[latest + 1 :] / scale
+    points = found.stat(_STATE)[latest + 1 :] / scale
     moved = found.stat("transformed_position")[latest + 1 :]
     if len(points):
         points, moved = points - points.mean(axis=0), moved - moved.mean(axis=0)
