@@ -161,7 +161,7 @@ def loo_subsample(
     if method == "plpd" and own is not None:
         approximate = own.at_means()
     else:
-        work = own.rows(0) if own is not None else replace(stored, tail=0)
+        work = _every_row(stored, own)
         approximate = computed(_WHAT, work, rows, cores, progressbar)[0].reshape(-1)
     approximate = approximate + jacobian
     elpd, pareto_k, lppd = computed(_WHAT, sample, _labels(rows, numbers), cores, progressbar)
@@ -210,9 +210,17 @@ def _sample(
     return stored.chosen(numbers)
 
 
-def _asked(observations: object) -> int | np.ndarray:
+def _every_row(stored: StoredRows | None, own: OfModel | None) -> LooRows:
+    """Those of all rows, by the model if there is one."""
+    if own is not None:
+        return own.rows(0)
+    assert stored is not None
+    return replace(stored, tail=0)
+
+
+def _asked(observations: Any) -> int | np.ndarray:
     """The number of rows, or their numbers: each once, in order."""
-    if not np.ndim(observations):  # type: ignore[arg-type]
+    if not np.ndim(observations):
         return check_integer(f"{_WHAT}: observations", observations, 1)
     numbers = np.asarray(observations)
     if numbers.ndim != 1 or not numbers.size or numbers.dtype.kind not in "iu":
