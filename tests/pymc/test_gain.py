@@ -127,3 +127,12 @@ def test_chains_on_one_core_have_the_same_rule() -> None:
     with Faster(model, read(model)):
         assert model.logp.reading.names == []
     assert "logp" not in vars(model)
+
+
+def test_initial_values_may_be_a_dict_of_the_user() -> None:
+    model = made(line)
+    model.rvs_to_initial_values = given = dict.fromkeys(model.free_RVs)
+    with Faster(model, read(model)):
+        assert "logp" in vars(model)
+    assert "logp" not in vars(model)
+    assert model.rvs_to_initial_values is given

@@ -34,14 +34,16 @@ class Replaced:
         model = self.model
         forget_compiled(model)
         model.logp = density
-        model.rvs_to_initial_values.__class__ = NotedInitialValues
+        if isinstance(model.rvs_to_initial_values, treedict):  # a user may have set a dict
+            model.rvs_to_initial_values.__class__ = NotedInitialValues
 
     def restore(self) -> None:
         """Give the model its own log-density again, if it has another one."""
         model = self.model
         if isinstance(vars(model).get("logp"), Divided):
             del model.logp
-            model.rvs_to_initial_values.__class__ = treedict
+            if isinstance(model.rvs_to_initial_values, NotedInitialValues):
+                model.rvs_to_initial_values.__class__ = treedict
             forget_compiled(model)
 
     def close(self) -> None:
