@@ -274,11 +274,12 @@ def divided(model: Any, members: int, mode: Any) -> Iterator[tuple[Any, list[str
 def difference(plain: tuple[float, Any], divided: tuple[float, Any]) -> str:
     """What differs, in words; empty if nothing does.
 
-    Values that are -inf or nan have no gradient that anybody uses.
+    Values that are -inf or nan have no gradient that anybody uses. Where plain has one of the two,
+    the other one is as good: a sampler moves to neither (docs/explanation/exactness.rst).
     """
     (value, gradient), (other, other_gradient) = plain, divided
     if not np.isfinite(value):
-        same = other == value or (np.isnan(value) and np.isnan(other))
+        same = other == value or not (value > -np.inf or other > -np.inf)
         return "" if same else f"value {other:g} for {value:g}"
     if not abs(other - value) <= RELATIVE_VALUE * abs(value) + RELATIVE_VALUE:
         return f"value {other!r} for {value!r}"

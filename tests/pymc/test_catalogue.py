@@ -95,6 +95,10 @@ def test_what_counts_as_a_difference(catalogue: ModuleType) -> None:
     assert catalogue.difference((nan, one), (nan, nan * one)) == ""
     assert "value" in catalogue.difference((5.0, one), (5.1, one))
     assert catalogue.difference((nan, one), (inf, one)) == "value inf for nan"
+    assert catalogue.difference((nan, one), (-inf, one)) == ""
+    assert catalogue.difference((-inf, one), (nan, one)) == ""
+    assert catalogue.difference((inf, one), (nan, one)) == "value nan for inf"
+    assert catalogue.difference((-inf, one), (3.0, one)) == "value 3 for -inf"
     assert "value -inf" in catalogue.difference((5.0, one), (-inf, one))
     assert catalogue.difference((5.0, one), (5.0, nan * one)) == "gradient not finite"
     assert "gradient by 1e-05" in catalogue.difference((5.0, one), (5.0, one + 1e-5))
