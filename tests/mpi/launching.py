@@ -86,7 +86,7 @@ class Job:
     ) -> None:
         self._mark = uuid.uuid4().hex
         self.output = folder / f"{self._mark}.out"
-        self._segments = _segments()
+        self._segments = segments()
         with self.output.open("wb") as output:
             self.popen = subprocess.Popen(
                 [*how.command, "-n", str(ranks), *command],
@@ -135,7 +135,7 @@ class Job:
     def check_gone(self, limit: float = 5.0) -> None:
         """Nothing of the job is left: no process, no shared memory with a name."""
         until = time.monotonic() + limit
-        while (found := (self.alive(), _unused(_segments() - self._segments))) != ({}, set()):
+        while (found := (self.alive(), _unused(segments() - self._segments))) != ({}, set()):
             assert time.monotonic() < until, f"left behind: {found}\n{self.text}"
             time.sleep(0.05)
 
@@ -189,20 +189,26 @@ def run_here(folder: Path, text: str, *args: str) -> None:
     synk.close()
 
 
-def _segments() -> set[str]:
+def remove_segments(before: set[str]) -> None:
+    """Remove what MPI leaves in shared memory if a process of its launch is killed."""
+    for name in _unused(segments() - before):
+        Path("/dev/shm", name).unlink(missing_ok=True)
+
+
+def segments() -> set[str]:
     """Shared memory with a name, of MPICH and Open MPI."""
     names = ("mpich_shm_*", "sm_segment.*", "vader_segment.*")
     return {path.name for name in names for path in Path("/dev/shm").glob(name)}
 
 
-def _unused(segments: set[str]) -> set[str]:
+def _unused(names: set[str]) -> set[str]:
     """Those that no process has mapped: the others are of jobs that run beside this one."""
     for maps in Path("/proc").glob("[0-9]*/maps"):
-        if not segments:
+        if not names:
             break
         try:
             text = maps.read_text()
         except OSError:  # the process has ended
             continue
-        segments = {name for name in segments if f"/dev/shm/{name}" not in text}
-    return segments
+        names = {name for name in names if f"/dev/shm/{name}" not in text}
+    return names
