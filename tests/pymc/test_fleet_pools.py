@@ -362,6 +362,25 @@ def test_batches_of_a_worker_share_its_cores(here: Any) -> None:
     assert len(order) == 3
 
 
+def test_threads_of_an_executor_work_together(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share the cores of this process; another process has those of a batch."""
+    from synkhronos._transport.pools import _executors
+
+    monkeypatch.setattr(_executors, "available", lambda: [0, 1])
+    both = threading.Barrier(2)
+
+    def meet(data: bytes, batch: Mapping[str, Any], cores: int) -> int:
+        with here.station(data, batch, cores):
+            both.wait(60)
+        return cores
+
+    with ThreadPoolExecutor(2) as executor:
+        pool = pool_of("map", executor, 1)
+        ends = [pool.submit(meet, b"", {"job": "a", "members": 1}) for _ in range(2)]
+        assert [end.result() for end in ends] == [2, 2]
+    assert _executors._in_worker(lambda *_, cores: cores, b"", {}, 1, os.getpid() + 1) == 1
+
+
 def test_cores_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm's number; else its share of the machine."""
     from synkhronos._transport.pools import _mpi

@@ -155,6 +155,21 @@ def slow(item: float) -> float:
     return item
 
 
+class Meeting:
+    """Each of two items waits for the other one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, item: str) -> str:
+        """The item."""
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / item).touch()
+        while len(list(self.folder.iterdir())) < 2:
+            time.sleep(0.01)
+        return item
+
+
 def threads(item: int) -> dict[str, object]:
     """The numbers of threads of the libraries of this process."""
     import numba

@@ -54,6 +54,14 @@ def ends(pool: Any, folder: Path) -> None:
 
 
 @case
+def together(pool: Any, folder: Path) -> None:
+    """Both of two workers fit an item at the same time."""
+    meeting = cases.Meeting(folder / "there")
+    fits = synk.pymc.map(meeting, list("ab"), on=pool, folder=folder, limit=120)
+    assert fits.failed == {}
+
+
+@case
 def limit(pool: Any, folder: Path) -> None:
     """An item that is late is killed, and its worker goes on."""
     fits = synk.pymc.map(cases.ended, ["late", "first"], on=pool, folder=folder, limit=20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -23,5 +24,14 @@ class ExecutorPool(Pool):
         return max(1, len(available()) // self._members)
 
     def submit(self, run: Callable[..., object], data: object, batch: object) -> Future[Any]:
-        """See `Pool`; a worker gets the cores of a batch, since it runs one at a time."""
-        return self._executor.submit(run, data, batch, cores=self._members)
+        """See `Pool`."""
+        given = run, data, batch, self._members, os.getpid()
+        return self._executor.submit(_in_worker, *given)
+
+
+def _in_worker(
+    run: Callable[..., object], data: object, batch: object, members: int, caller: int
+) -> object:
+    """A process gets the cores of a batch, since it runs one at a time; threads share ours."""
+    threads = os.getpid() == caller
+    return run(data, batch, cores=max(members, len(available())) if threads else members)
