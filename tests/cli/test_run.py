@@ -727,7 +727,12 @@ def test_an_array(
     [
         (("--nodes", "2", "x.py"), 2, "--array and --nodes: each task of an array runs the script"),
         (("--log-dir", "x", "--resume", "x.py"), 2, "--array and --log-dir, --resume: each task"),
-        ((), 2, "give a script, -m MODULE or -c CODE"),
+        (("--pymc-folder", "night", "x.py"), 2, "--array and --pymc-folder: each task of an array"),
+        (("--pymc", "-c", "print()"), 2, "--pymc is for a script or a module"),
+        (("-x", "NOT_SET_HERE", "x.py"), 2, "-x NOT_SET_HERE: it is not set here"),
+        (("--sbatch-args=-J 'a", "x.py"), 2, "--sbatch-args \"-J 'a\": No closing quotation"),
+        ((), 2, "name a script, or a module with -m, or code with -c"),
+        (("missing.py",), 2, "missing.py: there is no such script"),
         (("x.py",), 3, "sbatch was not found, and --array submits a job by it"),
     ],
 )
@@ -740,6 +745,8 @@ def test_no_array(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    script(tmp_path, "", "x.py")
     assert main(["run", "--array", "3", *words]) == code
     assert error in capfd.readouterr().err
 
@@ -748,9 +755,49 @@ def test_sbatch_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     program(tmp_path, "sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert main(["run", "--array", "3", "x.py"]) == 3
+    monkeypatch.setenv("PATH", str(tmp_path))
+    words = ["run", "--array", "3", script(tmp_path, "")]
+    assert main(words) == 3
     assert "sbatch has refused the job: sbatch: error: invalid partition" in capfd.readouterr().err
+    (tmp_path / "sbatch").write_text("no program")
+    assert main(words) == 3
+    assert "sbatch cannot be started: Exec format error" in capfd.readouterr().err
+
+
+def test_an_array_of_a_script_of_synk_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its tasks inherit no settings of the script that submits it, beside which none would count.
+
+    Secrets are not shown.
+    """
+    program(tmp_path, "sbatch", f"env > {tmp_path}/environ; echo 1")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("SYNKHRONOS_START", "1")
+    monkeypatch.setenv("SYNKHRONOS_SCRIPT", "1")
+    monkeypatch.setenv("SYNKHRONOS_PART", "2/7")
+    words = ["--array", "3", "-x", "HUB_TOKEN=abc", script(tmp_path, ""), "--password", "def"]
+    assert main(["run", *words]) == 0
+    assert not re.findall("SYNKHRONOS_(START|SCRIPT|PART)", (tmp_path / "environ").read_text())
+    capfd.readouterr()
+    assert main(["run", "--dry-run", *words]) == 0
+    shown = capfd.readouterr().out
+    assert "HUB_TOKEN=***" in shown
+    assert not {"abc", "def"} & set(re.findall(r"\w+", shown))
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--sbatch-args=--time=1",), "--sbatch-args are for --array"),
+        (("--launcher-args=--x 'a",), "--launcher-args \"--x 'a\": No closing quotation"),
+    ],
+)
+def test_further_options_that_are_none(
+    words: tuple[str, ...], error: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *words, script(tmp_path, "")]) == 2
+    assert error in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("given", ["0/3", "4/3", "3", "a/b", "1/2/3", "-1/3"])

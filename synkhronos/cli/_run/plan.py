@@ -19,7 +19,7 @@ from synkhronos.cli import _mpi_launcher
 from synkhronos.cli._run.hosts import Host, allocation, listed_hosts, named_hosts
 from synkhronos.cli._run.launchers import SENT, Mpi, library_beside, srun_line, under_a_launcher
 from synkhronos.cli._run.reach import AGENTS
-from synkhronos.cli._run.usage import UsageError
+from synkhronos.cli._run.usage import UsageError, words_of
 
 _LOCAL = ("localhost", "127.0.0.1")
 _EVERYWHERE = ("-m", "synkhronos.pymc._everywhere.script")
@@ -175,10 +175,12 @@ def plan_of(options: argparse.Namespace, environ: Mapping[str, str], machine: Ma
             f"a launcher has started several of this process ({name}): start `synk run` once, "
             "without mpirun or srun; it starts them itself"
         )
+    if options.sbatch_args:
+        raise UsageError("--sbatch-args are for --array, and this launch submits no job")
     place = Place.of(options, environ, machine)
     launcher = _launcher(options.launcher, place)
     base = without_settings(environ)
-    variables = _exported(options.exported, base)
+    variables = exported(options.exported, base)
     settings = LaunchSettings(
         members=place.members(options.members),
         devices=options.devices or "",
@@ -188,7 +190,7 @@ def plan_of(options: argparse.Namespace, environ: Mapping[str, str], machine: Ma
         nodes=place.nodes,
         start=1,
     )
-    given = shlex.split(options.launcher_args)
+    given = words_of("--launcher-args", options.launcher_args)
     before: list[str] = []
     if launcher == "fork" and given:
         raise UsageError("--launcher-args are for mpirun and srun, and this launch needs neither")
@@ -212,7 +214,7 @@ def plan_of(options: argparse.Namespace, environ: Mapping[str, str], machine: Ma
             *before,
             *machine.python,
             *_everywhere(options),
-            *_program(options),
+            *program(options),
         ),
         base=base,
         variables=variables,
@@ -238,8 +240,14 @@ def _launcher(asked: str | None, place: Place) -> str:
     return "srun" if place.scheduler == "Slurm" else "mpirun"
 
 
-def _exported(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of the options -x."""
+def exported(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of the options -x.
+
+    Raises
+    ------
+    UsageError
+        One has no name, or no value here.
+    """
     found = {}
     for entry in given:
         name, equals, value = entry.partition("=")
@@ -265,8 +273,14 @@ def _everywhere(options: argparse.Namespace) -> list[str]:
     return [*_EVERYWHERE, *([] if folder is None else ["--folder", folder])]
 
 
-def _program(options: argparse.Namespace) -> list[str]:
-    """The words behind the interpreter."""
+def program(options: argparse.Namespace) -> list[str]:
+    """The words behind the interpreter.
+
+    Raises
+    ------
+    UsageError
+        There is no such script, or none is named.
+    """
     rest = options.program
     if options.module:
         return ["-m", *options.module, *rest]
