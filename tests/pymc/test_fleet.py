@@ -8,7 +8,9 @@ import multiprocessing
 import os
 import re
 import stat
+import time
 import weakref
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,13 @@ from selection import thorough
 
 import synkhronos as synk
 from synkhronos._errors import InputError, InputTypeError, SynkhronosError
+from synkhronos.pymc._after.bar import Bar
 from synkhronos.pymc._map import compilations
 from synkhronos.pymc._map.compilations import Compilations
 from synkhronos.pymc._map.fitted import Sampled
 from synkhronos.pymc._map.names import file_of, seed_of
 from synkhronos.pymc._map.one_graph import one_graph
+from synkhronos.pymc._map.parent import Item, Record
 from synkhronos.pymc._map.results import Folder, packed_result, write_result
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
@@ -320,13 +324,52 @@ def test_a_result_that_is_gone(result: tuple[Folder, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[1]", '{"random_seed": "1"}', "\xff", '{"random_seed": -1}']
+    "text",
+    ["", "{}", "[1]", '{"random_seed": "1"}', "\xff", '{"random_seed": -1}', "[" * 100_000],
 )
 def test_a_damaged_seed(result: tuple[Folder, Path], text: str) -> None:
     folder, _ = result
     (folder.path / "seed.json").write_text(text, encoding="latin1")
     with pytest.raises(InputError, match=r"seed.json' is damaged: it has no random_seed"):
         folder.entropy(1, 1)
+
+
+def test_files_that_cannot_be_read(result: tuple[Folder, Path]) -> None:
+    """The reason is said; they are not called damaged, and nothing is fitted again."""
+    folder, file = result
+    for path in (folder.path / "seed.json", file):
+        path.unlink(missing_ok=True)
+        path.mkdir()
+    with pytest.raises(InputError, match=r"seed.json' cannot be read: Is a directory"):
+        folder.entropy(1, 1)
+    with pytest.raises(SynkhronosError, match=r"item a, .*\.fit', cannot be read: Is a directory"):
+        folder.has("a", "digest")
+
+
+def test_many_items_fail(tmp_path: Path) -> None:
+    """The note of all of them is not written for each, and is whole after an error."""
+    folder, notes = Folder(tmp_path / "f"), []
+    note = folder.note_failed
+
+    def slow(failed: Mapping[Hashable, str]) -> None:
+        notes.append(len(failed))
+        time.sleep(0.01)
+        note(failed)
+
+    def fail(record: Record) -> None:
+        record.done(Item("good", (0, 1), ""))
+        for i in range(300):
+            record.fail(Item(i, (0, 1), ""), "it raises")
+        raise ArithmeticError
+
+    folder.note_failed = slow  # type: ignore[method-assign]
+    bar = Bar("", 1, enabled=False)
+    with pytest.raises(ArithmeticError), Record(folder, bar) as record:
+        fail(record)
+    assert notes[0] == 1
+    assert len(notes) < 30
+    assert notes[-1] == 300
+    assert len(json.loads((tmp_path / "f" / "failed.json").read_text())) == 300
 
 
 @pytest.mark.timeout(120)

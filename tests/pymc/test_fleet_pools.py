@@ -232,8 +232,24 @@ def test_a_pool_that_is_broken_or_has_no_workers(
         def submit(self, run: Any, data: object, batch: Any) -> Future[Any]:
             raise RuntimeError("cannot schedule new futures after shutdown")
 
-    with pytest.raises(SynkhronosError, match="map: Stand runs no batches: RuntimeError"):
-        run_on(Broken(fitted), Folder(tmp_path / "a"), "abc")
+    class Closed(Stand):
+        def held(self, data: bytes) -> object:
+            raise RuntimeError("is closed")
+
+    class Silent(Stand):
+        def slots(self) -> int:
+            raise RuntimeError("does not answer")
+
+    for kind in (Broken, Closed, Silent):
+        with pytest.raises(SynkhronosError, match="map: Stand runs no batches: RuntimeError"):
+            run_on(kind(fitted), Folder(tmp_path / "a"), "abc")
+    pool = Broken(fitted)
+    pool.said = "it is gone"
+    said = r"it is gone \(RuntimeError: .*\)\. The results so far are in '.*/a'"
+    with pytest.raises(SynkhronosError, match=said):
+        run_on(pool, Folder(tmp_path / "a"), "abc")
+    with pytest.raises(SynkhronosError, match="The results so far are gone: with folder= they"):
+        run_on(pool, Folder(None), "abc")
 
     def cancelled(items: list[Any]) -> dict[str, Any]:
         raise LookupError

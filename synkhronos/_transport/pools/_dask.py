@@ -46,7 +46,9 @@ class DaskPool(Pool):
     def trouble(self, exc: BaseException | None = None) -> str:
         """Whether the scheduler is gone: then batches are cancelled, and the client calls it."""
         lives = self._client.status in ("running", "connecting")
-        return "" if lives and not isinstance(exc, CancelledError) else "its scheduler is gone"
+        if lives and not isinstance(exc, CancelledError):
+            return ""
+        return "its scheduler is gone, or the client is closed"
 
     def everywhere(self, function: Callable[..., object], argument: object) -> None:
         """See `Pool`."""

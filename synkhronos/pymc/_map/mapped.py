@@ -165,8 +165,11 @@ def map(
     if left:
         data = b"".join([head, *packed.values()])
         logs = None if log_dir is None else _log_folder(log_dir)
-        with Bar("fitting", len(left), progressbar) as bar, place.keeping():
-            record = Record(place, bar)
+        with (
+            Bar("fitting", len(left), progressbar) as bar,
+            place.keeping(),
+            Record(place, bar) as record,
+        ):
             if pool is not None:
                 given = Job(data, len(head), members, entropy, limit)
                 PooledItems(left, given, pool, place, record).run()
@@ -178,7 +181,8 @@ def map(
                     )
                     Fleet(slots, settings, record, limit or math.inf).fit(left)
         failed = record.failed
-    place.note_failed(failed)
+    else:
+        place.note_failed({})
     return Fits(place, list(found), failed)
 
 

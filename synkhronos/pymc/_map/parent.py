@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from synkhronos.pymc._map.results import Folder
 log = logging.getLogger("synkhronos")
 
 _FIRST = 10  # failed items, without any success: then `fit` is wrong
+_REST = 10.0  # times as long as a note of all failed items took, until the next one
 
 
 @dataclass(frozen=True)
@@ -42,14 +45,27 @@ class Ends(ABC):
 
 
 class Record(Ends):
-    """How the items of a call have ended: in its folder, in the log, and on a bar."""
+    """How the items of a call have ended: in its folder, in the log, and on a bar.
+
+    A context, at whose end the folder names all failed items. Meanwhile it names those of a while
+    ago, since each note has all of them.
+    """
 
     def __init__(self, folder: Folder, bar: Bar) -> None:
         self._folder = folder
         self._bar = bar
         self._done = 0
         self._succeeded = False
+        self._next_note = 0.0
         self.failed: dict[Hashable, str] = {}  # why an item has failed, by name
+
+    def __enter__(self) -> Record:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # of two errors the first one counts
+        with contextlib.suppress(*([] if kind is None else [Exception])):
+            self._folder.note_failed(self.failed)
 
     def done(self, item: Item) -> None:
         """See `Ends`."""
@@ -70,7 +86,7 @@ class Record(Ends):
             The first ten items have all failed.
         """
         self.failed[item.name] = f"{why}\n{text}" if text else why
-        self._folder.note_failed(self.failed)
+        self._note()
         log.warning("item %s failed: %s", item.name, why)
         self._count()
         if not self._succeeded and len(self.failed) >= _FIRST:
@@ -79,6 +95,13 @@ class Record(Ends):
                 f"map: the first {_FIRST} items have failed, the last of them, {item.name}: "
                 f"{why}. Mend fit{last}"
             )
+
+    def _note(self) -> None:
+        began = time.monotonic()
+        if began >= self._next_note:
+            self._folder.note_failed(self.failed)
+            now = time.monotonic()
+            self._next_note = now + _REST * (now - began)
 
 
 @dataclass(frozen=True)

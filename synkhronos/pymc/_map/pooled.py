@@ -6,7 +6,7 @@ import contextlib
 import queue
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -79,7 +79,8 @@ class PooledItems:
             The workers cannot fit items, or the pool has no workers any more; see also `Record`.
         """
         began = time.monotonic()
-        head = self._pool.held(self._job.data[: self._job.length])
+        with self._asked():
+            head = self._pool.held(self._job.data[: self._job.length])
         try:
             while self._left or self._lost or self._running:
                 self._look()
@@ -94,20 +95,18 @@ class PooledItems:
 
     def _look(self) -> None:
         if time.monotonic() >= self._looked + _LOOK_SECONDS:
-            self._slots = self._pool.slots()
+            with self._asked():
+                self._slots = self._pool.slots()
             self._looked = time.monotonic()
 
     def _check(self, seconds: float) -> None:
         if why := self._pool.trouble():
-            raise SynkhronosError(f"map: {self._pool.name}: {why}. {self._kept()}")
+            raise SynkhronosError(f"map: {self._pool.name}: {why}. {self._folder.goes_on}")
         if not self._slots and seconds > _START_SECONDS:
             raise SynkhronosError(
                 f"map: {self._pool.name} has had no worker of {self._job.members} cores for "
-                f"{_START_SECONDS:g} seconds: start workers. {self._kept()}"
+                f"{_START_SECONDS:g} seconds: start workers. {self._folder.goes_on}"
             )
-
-    def _kept(self) -> str:
-        return f"The results so far are in {self._folder.shown!r}: the same call goes on there"
 
     def _fill(self, head: object) -> None:
         """Submit batches, also one to a pool without workers, which may start some for it."""
@@ -119,10 +118,8 @@ class PooledItems:
             else:
                 items = [self._lost.pop()]
             batch = {**self._common, "items": [self._given(item) for item in items]}
-            try:
+            with self._asked():
                 future = self._pool.submit(run_batch, head, batch)
-            except Exception as exc:
-                raise self._broken(exc) from exc
             self._running[future] = items
             future.add_done_callback(self._ended.put)
 
@@ -151,9 +148,21 @@ class PooledItems:
                 write_result(self._folder.path, item.name, packed, lasting=False)
                 self._record.done(item)
 
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[None]:
+        """A context for what a pool cannot do that is closed, or whose workers are gone."""
+        try:
+            yield
+        except Exception as exc:
+            raise self._broken(exc) from exc
+
     def _broken(self, exc: Exception) -> SynkhronosError:
-        why = self._pool.trouble(exc) or f"{type(exc).__name__}: {exc}"
-        return SynkhronosError(f"map: {self._pool.name} runs no batches: {why}. {self._kept()}")
+        why = f"{type(exc).__name__}: {exc}"
+        if trouble := self._pool.trouble(exc):
+            why = f"{trouble} ({why})"
+        return SynkhronosError(
+            f"map: {self._pool.name} runs no batches: {why}. {self._folder.goes_on}"
+        )
 
     def _try_again(self, items: Sequence[Item], exc: Exception) -> None:
         for item in items:

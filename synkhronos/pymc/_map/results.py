@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -35,10 +36,18 @@ class Folder:
 
     def __init__(self, given: str | os.PathLike[str] | None, part: str = "") -> None:
         self._failed = f"failed{part}.json"  # parts of the items fail apart
+        self._lasts = given is not None
         self._store = _store_of(given)
         self.at = self._store.at
         self.shown = self._store.shown
         self.path = self._store.path  # where processes leave results
+
+    @property
+    def goes_on(self) -> str:
+        """How a call that has ended too soon goes on, in messages."""
+        if self._lasts:
+            return f"The results so far are in {self.shown!r}: the same call goes on there"
+        return "The results so far are gone: with folder= they stay, and the same call goes on"
 
     def entropy(self, asked: int | None, fresh: int) -> int:
         """The seed of the fleet: that of the folder, else the one that was asked for, or `fresh`.
@@ -46,7 +55,7 @@ class Folder:
         Raises
         ------
         InputError
-            The folder has another one, or its file is damaged.
+            The folder has another one, or its file is damaged or cannot be read.
         """
         try:
             kept = json.loads(self._store.noted(_SEED))["random_seed"]
@@ -54,7 +63,13 @@ class Folder:
             found = fresh if asked is None else asked
             self._note(_SEED, {"random_seed": found})
             return found
-        except (OSError, ValueError, KeyError, TypeError):
+        except OSError as exc:
+            if exc.errno != errno.EILSEQ:
+                raise InputError(
+                    f"map: {self.shown + '/' + _SEED!r} cannot be read: {exc.strerror or exc}"
+                ) from None
+            kept = None
+        except (ValueError, KeyError, TypeError, RecursionError):
             kept = None
         if type(kept) is not int or kept < 0:
             raise InputError(
@@ -108,6 +123,8 @@ class Folder:
         ------
         InputError
             It is of another item with the name, or another user may write to it.
+        SynkhronosError
+            It cannot be read.
         """
         try:
             with self._store.opened(file_of(name)) as file:
@@ -115,6 +132,8 @@ class Folder:
                 whole = head is not None and _digest(file) == head["blake2b"]
         except FileNotFoundError:
             return False
+        except OSError as exc:
+            raise self._unread(name, exc) from None
         if head is None or not whole:
             log.warning("map: %s is damaged: item %s is fitted again", self._file(name), name)
             return False
@@ -138,16 +157,19 @@ class Folder:
                 head = _head(file)
                 packed = file.read()
         except OSError as exc:
-            raise SynkhronosError(
-                f"map: the result of item {name}, {self._file(name)!r}, cannot be read: "
-                f"{exc.strerror or exc}"
-            ) from None
+            raise self._unread(name, exc) from None
         if head is None or hashlib.blake2b(packed).hexdigest() != head["blake2b"]:
             raise SynkhronosError(
                 f"map: the result of item {name}, {self._file(name)!r}, is damaged: call map "
                 "again, which fits the item again"
             )
         return unpack_graph(packed)
+
+    def _unread(self, name: Hashable, exc: OSError) -> SynkhronosError:
+        return SynkhronosError(
+            f"map: the result of item {name}, {self._file(name)!r}, cannot be read: "
+            f"{exc.strerror or exc}"
+        )
 
 
 def packed_result(name: str, item: str, result: object) -> bytes:
