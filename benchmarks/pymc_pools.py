@@ -199,7 +199,7 @@ def script_costs(items: int, nbytes: int) -> dict[str, float]:
     packed = [_packed("", i) for i in range(items)]
     placed = [Item(i, (0, len(each)), digest_of(i)) for i, each in enumerate(packed)]
     item = (time.perf_counter() - began) / items
-    contents = packed_result("0", "0", np.zeros(nbytes // 8))
+    contents = packed_result("0", "0", 0, np.zeros(nbytes // 8))
     with tempfile.TemporaryDirectory() as place:
         began = time.perf_counter()
         for i in range(items):

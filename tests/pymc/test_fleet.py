@@ -255,7 +255,7 @@ def result(tmp_path: Path) -> tuple[Folder, Path]:
     """A folder with the result 1 of the item "a", and its file."""
     folder = Folder(tmp_path / "results")
     folder.entropy(1, 1)
-    write_result(folder.path, "a", packed_result("a", "digest", 1))
+    write_result(folder.path, "a", packed_result("a", "digest", 1, 1))
     assert folder.has("a", "digest")
     assert folder.read("a") == 1
     return folder, folder.path / file_of("a")
@@ -310,7 +310,7 @@ def test_a_damaged_result_is_missing(
     assert f"{file} is damaged: item a is fitted again" in caplog.text
     with pytest.raises(SynkhronosError, match=re.escape(str(file))):
         folder.read("a")
-    write_result(folder.path, "a", packed_result("a", "digest", 2))
+    write_result(folder.path, "a", packed_result("a", "digest", 1, 2))
     assert folder.has("a", "digest")
     assert folder.read("a") == 2
 
@@ -332,6 +332,34 @@ def test_a_damaged_seed(result: tuple[Folder, Path], text: str) -> None:
     (folder.path / "seed.json").write_text(text, encoding="latin1")
     with pytest.raises(InputError, match=r"seed.json' is damaged: it has no random_seed"):
         folder.entropy(1, 1)
+
+
+def test_results_of_another_seed(result: tuple[Folder, Path]) -> None:
+    """Also if the note of the seed is gone; results without their seed are earlier ones."""
+    folder, file = result
+    (folder.path / "seed.json").unlink()
+    again = Folder(folder.path)
+    again.entropy(2, 2)
+    with pytest.raises(InputError, match=r"result of item a by random_seed=1, and this call has 2"):
+        again.has("a", "digest")
+    file.write_bytes(file.read_bytes().replace(b'"seed": "1", ', b""))
+    assert again.has("a", "digest")
+
+
+@pytest.mark.timeout(120)
+def test_results_of_other_arguments(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A warning names them, if there are such results."""
+    given: dict[str, Any] = {"folder": tmp_path, "random_seed": 1, "cores": 1, "chains": 2}
+
+    def warned(names: str, **arguments: object) -> bool:
+        caplog.clear()
+        synk.pymc.map(cases.ended, {name: name for name in names.split()}, **given, **arguments)
+        return f"results in {tmp_path} are of calls with draws=100, and stay" in caplog.text
+
+    assert not warned("raises", draws=50)
+    assert not warned("first raises", draws=100, tune=5, step=object())
+    assert not warned("first", draws=100, tune=5)
+    assert warned("first", draws=200, tune=5)
 
 
 def test_files_that_cannot_be_read(result: tuple[Folder, Path]) -> None:

@@ -177,7 +177,7 @@ class Stand(Pool):
 
 def fitted(items: list[Any]) -> dict[str, Any]:
     """All items have their names as results."""
-    return {"ends": [(packed_result(n, d, n), "", "", 0.01) for n, d, _ in items]}
+    return {"ends": [(packed_result(n, d, 1, n), "", "", 0.01) for n, d, _ in items]}
 
 
 def run_on(pool: Pool, folder: Folder, names: str) -> Record:

@@ -36,7 +36,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def kept(folder: Folder, name: str, result: object) -> None:
     """A process has left a result, and it is kept."""
     with folder.keeping():
-        write_result(folder.path, name, packed_result(name, "digest", result))
+        write_result(folder.path, name, packed_result(name, "digest", 7, result))
         folder.came(name)
 
 
@@ -65,7 +65,7 @@ def test_results_that_are_not_signed_are_refused(system: Any, kind: str) -> None
     place, other = (f"/fits/shops/{file_of(name)}" for name in "ab")
     whole = system.cat_file(place)
     system.pipe_file(place, {
-        "stranger": packed_result("a", "digest", 1),
+        "stranger": packed_result("a", "digest", 7, 1),
         "a bit": whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:],
         "half": whole[:-3],
         "empty": b"",
@@ -78,6 +78,18 @@ def test_results_that_are_not_signed_are_refused(system: Any, kind: str) -> None
     for look in (lambda: folder.read("a"), lambda: folder.missing({"a": "digest"})):
         with pytest.raises(InputError, match=r"is not signed with the key in .*settings/key"):
             look()
+
+
+def test_an_earlier_result_is_put_back(system: Any) -> None:
+    """One by another seed is refused, also by who has removed the note of the seed."""
+    folder = Folder(ADDRESS)
+    folder.entropy(7, 7)
+    kept(folder, "a", 1)
+    system.rm("/fits/shops/seed.json")
+    again = Folder(ADDRESS)
+    again.entropy(8, 8)
+    with pytest.raises(InputError, match=r"item a by random_seed=7, and this call has 8"):
+        again.missing({"a": "digest"})
 
 
 def test_another_key_has_signed_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,11 +51,12 @@ def _job(task: Mapping[str, Any]) -> Sampled:
 
 
 def _fit(sampled: Sampled, asked: Mapping[str, Any], task: Mapping[str, Any]) -> None:
-    seed = seed_of(int(task["entropy"]), asked["name"])
+    entropy = int(task["entropy"])
+    seed = seed_of(entropy, asked["name"])
     item = unpack_graph(read_held(task["held"], *asked["at"]))
     with warnings.catch_warnings():
         result = sampled(item, seed)
-    packed = packed_result(asked["name"], asked["item"], result)
+    packed = packed_result(asked["name"], asked["item"], entropy, result)
     if isinstance(task["place"], int):
         write_held(task["place"], packed)
     else:

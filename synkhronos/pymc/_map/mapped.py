@@ -157,10 +157,12 @@ def map(
     job = {"fit": fit, "arguments": kwargs, "settings": _settings()}
     head = _packed("fit, or an argument of pm.sample,", job)
     place = Folder(folder, f"-{part}-of-{parts}" if parts > 1 else "")
-    entropy = place.entropy(asked, int(np.random.SeedSequence().generate_state(2, np.uint64)[0]))
+    fresh = int(np.random.SeedSequence().generate_state(2, np.uint64)[0])
+    entropy = place.entropy(asked, fresh, kwargs)
     placed = list(_placed(found, packed, len(head)))
     missing = place.missing({item.name: item.digest for item in placed})
     left = [item for item in placed if item.name in missing]
+    place.warn_of_others(resumed=len(left) < len(placed))
     failed: Mapping[Hashable, str] = {}
     if left:
         data = b"".join([head, *packed.values()])

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from synkhronos._errors import InputError, SynkhronosError
+from synkhronos._errors import InputError, SynkhronosError, printable
 from synkhronos._host import files
 from synkhronos._transport.serialization import pack_graph, unpack_graph
 from synkhronos.pymc._map.names import file_of
@@ -37,6 +37,7 @@ class Folder:
     def __init__(self, given: str | os.PathLike[str] | None, part: str = "") -> None:
         self._failed = f"failed{part}.json"  # parts of the items fail apart
         self._lasts = given is not None
+        self._seed: int | None = None
         self._store = _store_of(given)
         self.at = self._store.at
         self.shown = self._store.shown
@@ -49,20 +50,24 @@ class Folder:
             return f"The results so far are in {self.shown!r}: the same call goes on there"
         return "The results so far are gone: with folder= they stay, and the same call goes on"
 
-    def entropy(self, asked: int | None, fresh: int) -> int:
+    def entropy(self, asked: int | None, fresh: int, arguments: Mapping[str, object] = {}) -> int:
         """The seed of the fleet: that of the folder, else the one that was asked for, or `fresh`.
+
+        A new folder keeps the arguments of `pm.sample` too, see `warn_of_others`.
 
         Raises
         ------
         InputError
             The folder has another one, or its file is damaged or cannot be read.
         """
+        self._arguments = _plain(arguments)
+        said: Any = {}
         try:
-            kept = json.loads(self._store.noted(_SEED))["random_seed"]
+            said = json.loads(self._store.noted(_SEED))
+            kept = said["random_seed"]
         except FileNotFoundError:
-            found = fresh if asked is None else asked
-            self._note(_SEED, {"random_seed": found})
-            return found
+            kept = fresh if asked is None else asked
+            self._note_call(kept)
         except OSError as exc:
             if exc.errno != errno.EILSEQ:
                 raise InputError(
@@ -81,7 +86,34 @@ class Folder:
                 f"map: random_seed={asked}, and the results in {self.shown!r} have {kept}: "
                 "give this, or another folder"
             )
+        self._seed = kept
+        self._others = said.get("arguments")
         return kept
+
+    def _note_call(self, seed: int) -> None:
+        self._note(_SEED, {"random_seed": seed, "arguments": self._arguments})
+
+    def warn_of_others(self, resumed: bool) -> None:
+        """Warn if results that are there have other arguments of `pm.sample` than this call.
+
+        They stay. Without any result, those of this call count from now on.
+        """
+        if not isinstance(self._others, dict) or self._others == self._arguments:
+            return
+        if not resumed:
+            assert self._seed is not None
+            self._note_call(self._seed)
+            return
+        others = [
+            f"{name}={self._others.get(name)!r}"
+            for name in sorted(self._others.keys() | self._arguments.keys())
+            if self._others.get(name) != self._arguments.get(name)
+        ]
+        log.warning(
+            "map: results in %s are of calls with %s, and stay: give another folder for new ones",
+            self.shown,
+            printable(", ".join(others)),
+        )
 
     def note_failed(self, failed: Mapping[Hashable, str]) -> None:
         """Write down which items have failed, and why."""
@@ -122,7 +154,8 @@ class Folder:
         Raises
         ------
         InputError
-            It is of another item with the name, or another user may write to it.
+            It is of another item with the name, or of another seed, or another user may write to
+            it.
         SynkhronosError
             It cannot be read.
         """
@@ -141,6 +174,11 @@ class Folder:
             raise InputError(
                 f"map: {self._file(name)!r} is the result of another item named {name}: remove "
                 "it, or give another folder"
+            )
+        if self._seed is not None and head.get("seed", str(self._seed)) != str(self._seed):
+            raise InputError(
+                f"map: {self._file(name)!r} is the result of item {name} by random_seed="
+                f"{head['seed']}, and this call has {self._seed}: remove it, or give another folder"
             )
         return True
 
@@ -172,12 +210,12 @@ class Folder:
         )
 
 
-def packed_result(name: str, item: str, result: object) -> bytes:
+def packed_result(name: str, item: str, seed: int, result: object) -> bytes:
     """The contents of the file of a result, by the name and the digest of its item."""
     packed = pack_graph(result)
     found = hashlib.blake2b(packed).hexdigest()
-    head = json.dumps({"name": name, "item": item, "blake2b": found}).encode()
-    return b"".join([head, b"\n", packed])
+    head = {"name": name, "item": item, "seed": str(seed), "blake2b": found}
+    return b"".join([json.dumps(head).encode(), b"\n", packed])
 
 
 def write_result(folder: str | Path, name: Hashable, packed: bytes, lasting: bool = True) -> None:
@@ -202,6 +240,15 @@ def _store_of(given: str | os.PathLike[str] | None) -> Store:
 
             return Remote(given)
     return OwnFolder(given)
+
+
+def _plain(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Those arguments that JSON can hold, as they are read from it again."""
+    found: dict[str, object] = {}
+    for name, value in arguments.items():
+        with contextlib.suppress(TypeError, ValueError, RecursionError):
+            found[name] = json.loads(json.dumps(value))
+    return found
 
 
 def _head(file: IO[bytes]) -> Mapping[str, str] | None:
