@@ -71,8 +71,9 @@ def map(
         worker of `on` uses the cores that it was given.
     folder : path or str, optional
         A folder for the results, or an address of fsspec, such as ``"s3://bucket/fits"``. The same
-        call finds them there, and fits the items that are missing or have failed. Default: a
-        temporary one, which lasts as long as the result.
+        call finds them there, and fits the items that are missing or have failed. Other arguments
+        of `pm.sample` are for these only, and a warning says so. Default: a temporary one, which
+        lasts as long as the result.
     random_seed : int, optional
         Each item has a seed that follows from this one and its name.
     limit : float, optional
@@ -94,7 +95,8 @@ def map(
     Raises
     ------
     InputError, InputTypeError
-        An argument is not possible, or the folder has results of other items. Nothing was started.
+        An argument is not possible, or the folder has results of other items or another seed.
+        Nothing was started.
     SynkhronosError
         The first ten items have all failed, or processes do not start. With `on`: a worker has
         other versions of the packages, or the workers are gone.
