@@ -225,6 +225,26 @@ def test_few_batches_are_ahead(tmp_path: Path) -> None:
     assert pool.everyone == [batches.end_job]
 
 
+def test_a_worker_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The call ends without it, with its results."""
+    thawed, told = threading.Event(), threading.Event()
+
+    class Frozen(Stand):
+        def everywhere(self, function: Callable[..., object], argument: object) -> None:
+            thawed.wait(60)
+            told.set()
+
+    monkeypatch.setattr(pooled, "_END_SECONDS", 0.1)
+    folder = Folder(tmp_path / "f")
+    run_on(Frozen(fitted), folder, "ab")
+    assert "Stand has not given up its batches for 0.1 seconds: a worker does not" in caplog.text
+    assert folder.read("b") == "b"
+    thawed.set()
+    assert told.wait(60)
+
+
 def test_a_pool_that_is_broken_or_has_no_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

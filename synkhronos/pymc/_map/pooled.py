@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +20,11 @@ from synkhronos.pymc._map.pace import AHEAD, Pace, batch_size
 from synkhronos.pymc._map.parent import Item, Record
 from synkhronos.pymc._map.results import Folder, write_result
 
+log = logging.getLogger("synkhronos")
+
 _LOOK_SECONDS = 1.0  # between two looks at the workers
 _START_SECONDS = 600.0  # for a pool without workers to get one
+_END_SECONDS = 30.0  # for a pool to give up batches, and to end the processes of its workers
 _TRIES = 2  # of an item whose worker ends
 
 
@@ -174,10 +179,23 @@ class PooledItems:
 
     def _end(self) -> None:
         """Give up what still runs, and end the processes of workers."""
+        job = str(self._common["job"])
+        # a thread, since a worker that is frozen answers nothing, and pools wait for it
+        ending = threading.Thread(target=self._end_in_pool, args=[job], daemon=True)
+        ending.start()
+        end_job(job)
+        ending.join(_END_SECONDS)
+        if ending.is_alive():
+            log.warning(
+                "map: %s has not given up its batches for %g seconds: a worker does not answer, "
+                "and may still fit items",
+                self._pool.name,
+                _END_SECONDS,
+            )
+
+    def _end_in_pool(self, job: str) -> None:
         for future in self._running:
             with contextlib.suppress(Exception):
                 self._pool.cancel(future)
-        job = self._common["job"]
         with contextlib.suppress(Exception):  # of a pool that is gone
             self._pool.everywhere(end_job, job)
-        end_job(str(job))
