@@ -362,6 +362,16 @@ def test_results_of_other_arguments(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert warned("first", draws=200, tune=5)
 
 
+@pytest.mark.timeout(120)
+def test_a_map_in_an_item_of_a_part_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The part that a user has exported divides the items of the script, and no others."""
+    monkeypatch.setenv("SYNKHRONOS_PART", "2/2")
+    fits = synk.pymc.map(cases.part, range(3), folder=tmp_path, random_seed=1, cores=1)
+    assert dict(fits) == {1: (1, 1)}
+
+
 def test_files_that_cannot_be_read(result: tuple[Folder, Path]) -> None:
     """The reason is said; they are not called damaged, and nothing is fitted again."""
     folder, file = result

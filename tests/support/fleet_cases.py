@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
+from synkhronos._host.launch_settings import launch_settings
 from synkhronos._host.thread_pools import thread_pools
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
@@ -153,6 +154,12 @@ def slow(item: float) -> float:
     """Takes as many seconds as it says."""
     time.sleep(item)
     return item
+
+
+def part(item: int) -> tuple[int, int]:
+    """The part that a call of `map` would fit in this process."""
+    del item
+    return launch_settings().part
 
 
 class Meeting:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from synkhronos._host import files
-from synkhronos._host.launch_settings import LaunchSettings, without_settings
+from synkhronos._host.launch_settings import PART, LaunchSettings, without_settings
 from synkhronos._transport.processes.child_process import ChildProcess
 from synkhronos._transport.processes.interpreter import start_interpreter
 
@@ -56,6 +56,8 @@ class SlotProcess:
             os.set_blocking(self._to, False)
             asked = () if members is None else (members,)
             settings = LaunchSettings(members=asked).environment()
+            environ = without_settings(os.environ)
+            environ.pop(PART, None)  # it has divided what this process is a part of
             with _opened(log) as output:
                 popen = start_interpreter(
                     module,
@@ -64,7 +66,7 @@ class SlotProcess:
                     lifeline=lifeline,
                     cores=cores or None,
                     n_threads=members,
-                    environ={**without_settings(os.environ), **settings},
+                    environ={**environ, **settings},
                     stdout=output,
                     stderr=output,
                 )
