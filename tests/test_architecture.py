@@ -629,7 +629,8 @@ def test_types_are_checked_without_optional_libraries() -> None:
     assert not found - known - {"synkhronos"} - sys.stdlib_module_names
 
 
-TOOLS = ("test", "test-all", "bench", "docs", "check", "release", "dev")  # of those who work on the project
+# of those who work on the project
+TOOLS = ("test", "test-all", "bench", "docs", "check", "release", "dev")
 BOUNDED = re.compile(r"(\w[\w-]*)(?:\[[\w,]+\])?(?:(?:>=|~=)([\d.]+))?")
 LOWEST = Path(sys.prefix) / "lowest.txt"  # of the environment of `scripts/test --lowest`
 

@@ -11,6 +11,10 @@ CONFIGS += [
     f"synkhronos.training._from_config.{n}" for n in ("metrics", "optimizer", "rows", "rules")
 ]
 CONFIGS += ["synkhronos.search._configured"]
+POOLS = {
+    "synkhronos._transport.pools._dask": "distributed",
+    "synkhronos._transport.pools._ray": "ray",
+}
 
 
 @pytest.mark.parametrize(
@@ -25,4 +29,6 @@ def test_examples_run(name: str) -> None:
         pytest.importorskip("optuna", reason="Optuna is not installed (synkhronos[search])")
     if name == "synkhronos.nn._jax":
         pytest.importorskip("jax", reason="JAX is not installed (the extra: synkhronos[jax])")
+    if name in POOLS:
+        pytest.importorskip(POOLS[name], reason=f"{POOLS[name]} is missing (synkhronos[cluster])")
     check_examples(name)

@@ -730,7 +730,7 @@ def test_an_array(
         (("--pymc-folder", "night", "x.py"), 2, "--array and --pymc-folder: each task of an array"),
         (("--pymc", "-c", "print()"), 2, "--pymc is for a script or a module"),
         (("-x", "NOT_SET_HERE", "x.py"), 2, "-x NOT_SET_HERE: it is not set here"),
-        (("--sbatch-args=-J 'a", "x.py"), 2, "--sbatch-args \"-J 'a\": No closing quotation"),
+        (("--sbatch-args=-J 'a", "x.py"), 2, '--sbatch-args "-J \'a": No closing quotation'),
         ((), 2, "name a script, or a module with -m, or code with -c"),
         (("missing.py",), 2, "missing.py: there is no such script"),
         (("x.py",), 3, "sbatch was not found, and --array submits a job by it"),
@@ -790,7 +790,7 @@ def test_an_array_of_a_script_of_synk_run(
     ("words", "error"),
     [
         (("--sbatch-args=--time=1",), "--sbatch-args are for --array"),
-        (("--launcher-args=--x 'a",), "--launcher-args \"--x 'a\": No closing quotation"),
+        (("--launcher-args=--x 'a",), '--launcher-args "--x \'a": No closing quotation'),
     ],
 )
 def test_further_options_that_are_none(

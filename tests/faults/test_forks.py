@@ -187,7 +187,7 @@ FINALIZERS = {
     "extensions/_rows/by_nodes.py": "a number in a list of this process",
     "extensions/_rows/reader.py": "`stop` looks at the process number",
     "pymc/_group/evaluator.py": "closes a descriptor of this process",
-    "pymc/_map/results.py": "`_remove` looks at the process number",
+    "pymc/_map/stores.py": "`_remove` looks at the process number",
     "pymc/_group/likelihood.py": "a number in a list of this process",
     "training/_record/recorder.py": "closes descriptors of this process",
 }

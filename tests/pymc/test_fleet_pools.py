@@ -93,13 +93,19 @@ def test_a_rank_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", thorough("executor", "dask", "ray", "mpi"))
-def test_examples_of_engines(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "example",
+    thorough(
+        "recipe-cluster-executor", "recipe-cluster-dask", "recipe-cluster-ray", "recipe-cluster-mpi"
+    ),
+)
+def test_examples_of_engines(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the page, each as a script."""
+    kind = example.rpartition("-")[2]
     pytest.importorskip(PACKAGES.get(kind, "synkhronos"), reason="synkhronos[cluster]")
     monkeypatch.setenv("RAY_worker_niceness", "0")
     script = tmp_path / "script.py"
-    script.write_text("\n".join(recipes()[f"recipe-cluster-{name}"] for name in ("model", kind)))
+    script.write_text("\n".join(recipes()[name] for name in ("recipe-cluster-model", example)))
     done = ended(tmp_path, _command(kind, 2, str(script)), 580)
     assert done.returncode == 0, done.stdout
     assert "8 fits" in done.stdout
