@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import re
 import signal
 import threading
-import warnings
 from pathlib import Path
 
 import forking_ops
@@ -15,6 +13,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from fork_to import fork_to
 from forking_ops import Forks, ended
 from modes import FAST
 from user_scripts import run_script
@@ -85,17 +84,13 @@ def test_a_fork_while_another_thread_computes() -> None:
     thread = threading.Thread(target=hold)
     thread.start()
     assert inside.wait(60)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside a thread
-        pid = os.fork()
-    if not pid:
-        try:
-            faulthandler.dump_traceback_later(60, exit=True)
-            assert not is_collective()
-            with collective(Solo(), None, None):
-                os._exit(0)
-        finally:
-            os._exit(1)
+
+    def check() -> None:
+        assert not is_collective()
+        with collective(Solo(), None, None):
+            pass
+
+    pid = fork_to(check)
     assert is_collective()
     over.set()
     thread.join()

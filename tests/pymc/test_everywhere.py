@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import tokenize
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +21,7 @@ import pymc as pm
 import pymc.sampling.mcmc
 import pytest
 import xarray as xr
+from fork_to import fork_to
 from test_bambi import built
 
 import synkhronos as synk
@@ -349,13 +349,13 @@ def test_forks_have_a_state_of_their_own() -> None:
     thread = threading.Thread(target=hold)
     thread.start()
     assert held.wait(60)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside a thread
-        pid = os.fork()
-    if not pid:
-        ours = all(replaced())
+
+    def check() -> None:
+        assert all(replaced())
         opened.close()
-        os._exit(0 if ours and not any(replaced()) else 1)
+        assert not any(replaced())
+
+    pid = fork_to(check)
     over.set()
     thread.join()
     assert os.waitpid(pid, 0)[1] == 0

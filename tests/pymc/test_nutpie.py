@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import faulthandler
 import importlib.util
 import os
 import sys
 import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from fork_to import fork_to
 from modes import FAST
 from pymc import pytensorf
 from pytensor.compile.mode import Mode, predefined_modes
@@ -184,21 +183,16 @@ def test_a_fork_while_another_thread_compiles(
     thread.start()
     assert inside.wait(60)
     monkeypatch.undo()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside a thread
-        pid = os.fork()
-    if not pid:
-        try:
-            faulthandler.dump_traceback_later(60, exit=True)
-            assert state() == before
-            with leading(KeptModel(Graphs(model()), Folder(tmp_path))):
-                assert state() != before
-                compiled = nutpie.compile_pymc_model(model())
-            assert compiled.n_dim
-            assert state() == before
-            os._exit(0)
-        finally:
-            os._exit(1)
+
+    def check() -> None:
+        assert state() == before
+        with leading(KeptModel(Graphs(model()), Folder(tmp_path))):
+            assert state() != before
+            compiled = nutpie.compile_pymc_model(model())
+        assert compiled.n_dim
+        assert state() == before
+
+    pid = fork_to(check)
     try:
         assert os.waitpid(pid, 0)[1] == 0
     finally:
