@@ -2,7 +2,8 @@
 
 Only the kinds of descriptors that groups and subprocesses use are counted: memfd, eventfd, pidfd,
 pipes. The whole machine shares /dev/shm. A file there is left out if it belongs to another user, or
-if another process has it open.
+if another process has it open or mapped. One that another program makes and forsakes during a check
+counts: nothing says who has made it.
 """
 
 from __future__ import annotations
@@ -96,21 +97,34 @@ def named() -> set[str]:
 def forsaken(paths: Collection[str]) -> list[str]:
     """The paths that exist and that no process, other than this one and its children, uses."""
     ours = {os.getpid(), *_children()}
-    left = set(paths)
-    for folder in Path("/proc").iterdir() if left else ():
+    used: set[tuple[int, int]] = set()
+    for folder in Path("/proc").iterdir() if paths else ():
         if folder.name.isdigit() and int(folder.name) not in ours:
-            left.difference_update(_in_use(folder))
-    return sorted(path for path in left if os.path.lexists(path))
+            used.update(_in_use(folder))
+    left = []
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            found = os.lstat(path)
+            if (found.st_dev, found.st_ino) not in used:
+                left.append(path)
+    return sorted(left)
 
 
-def _in_use(process: Path) -> Iterator[str]:
-    """The files that a process has mapped or open."""
+def _in_use(process: Path) -> Iterator[tuple[int, int]]:
+    """The device and the inode of each file that a process has mapped or open.
+
+    Not the name: glibc maps a new semaphore before it renames it, and maps show the first name.
+    """
     with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
         for line in (process / "maps").read_text().splitlines():
-            if "/" in line:
-                yield line[line.index("/") :]
+            _, _, _, device, inode, *_ = line.split(maxsplit=5)  # proc_pid_maps(5)
+            if inode != "0":
+                major, _, minor = device.partition(":")
+                yield os.makedev(int(major, 16), int(minor, 16)), int(inode)
         for link in (process / "fd").iterdir():
-            yield os.readlink(link)
+            with contextlib.suppress(FileNotFoundError):  # it has been closed meanwhile
+                found = os.stat(link)
+                yield found.st_dev, found.st_ino
 
 
 def _children() -> list[int]:

@@ -70,6 +70,30 @@ while not os.path.exists(sys.argv[2]):
 print(holder.pid)
 """
 HOLDER = "import sys, time; file = open(sys.argv[1], 'w'); time.sleep(600)"
+SEMAPHORE_HOLDER = """
+import os, sys, time
+from multiprocessing import get_context, resource_tracker
+held = get_context("spawn").Semaphore()
+with open(sys.argv[1] + "~", "w") as file:
+    print(held._semlock.name[1:], resource_tracker._resource_tracker._pid, file=file)
+os.rename(sys.argv[1] + "~", sys.argv[1])
+time.sleep(600)
+"""
+
+
+def start_stranger(script: str, path: Path) -> int:
+    """Start a process that is no descendant of this one; it has made the file."""
+    starter = [sys.executable, "-c", STARTER, script, str(path)]
+    return int(subprocess.run(starter, capture_output=True, text=True, check=True).stdout)
+
+
+def end(pid: int) -> None:
+    """Kill a process, and wait for its end."""
+    os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + 10
+    while alive([pid]):
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_files_of_others_are_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,20 +101,33 @@ def test_files_of_others_are_not_ours(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(leaks, "NAMED", tmp_path)  # /dev/shm is checked by whoever tests beside us
     before = leaks.snapshot()
     path = tmp_path / "file"
-    starter = [sys.executable, "-c", STARTER, HOLDER, str(path)]
-    holder = int(subprocess.run(starter, capture_output=True, text=True, check=True).stdout)
+    holder = start_stranger(HOLDER, path)
     try:
         assert path.exists()
         leaks.check(before, patience=0)
     finally:
-        os.kill(holder, signal.SIGKILL)
-    until = time.monotonic() + 10
-    while alive([holder]) and time.monotonic() < until:
-        time.sleep(0.01)
+        end(holder)
     with pytest.raises(AssertionError, match=path.name):
         leaks.check(before, patience=0)
     path.unlink()
     leaks.check(before)
+
+
+def test_semaphores_of_others_are_not_ours(tmp_path: Path) -> None:
+    """multiprocessing's have another name in the maps of their process than in /dev/shm."""
+    holder = start_stranger(SEMAPHORE_HOLDER, tmp_path / "said")
+    name, tracker = (tmp_path / "said").read_text().split()
+    path = f"/dev/shm/sem.{name}"
+    try:
+        assert path in leaks.named()
+        assert leaks.forsaken([path]) == []
+    finally:
+        end(int(tracker))  # it would remove what its process leaves
+        end(holder)
+    try:
+        assert leaks.forsaken([path]) == [path]
+    finally:
+        os.unlink(path)
 
 
 LEAKY = """
