@@ -16,7 +16,7 @@ import numpy as np
 import pytensor  # noqa: F401
 import pytest
 from gpu_commands import Exchange
-from selection import COLLECTED, Collected, mark_thorough
+from selection import COLLECTED, Collected, examples, mark_thorough
 
 import synkhronos as synk
 from synkhronos._compiling import progress
@@ -37,6 +37,7 @@ SIZES = (1, 2, 3) if NODES == 1 else (NODES * MEMBERS,)
 hypothesis.settings.register_profile(
     "shared machine",
     deadline=None,
+    max_examples=examples(100),
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("shared machine")

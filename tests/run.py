@@ -42,6 +42,10 @@ EXTRAS = (  # what each optional library does for us
     *("pymc/test_models.py", "pymc/test_sample.py", "pymc/test_docs.py"),
     "pymc/test_fleet_pools.py",
 )
+COMPANIONS = (  # what reads or calls PyMC; scripts/test --lowest has more, with the oldest PyMC
+    *("recipes", "companions", "bambi", "everywhere", "fast", "models", "parallel", "sample"),
+    *("samplers", "nutpie", "after", "docs", "late_arviz"),
+)
 LARGE = (  # those that import PyMC or scikit-learn, and most of those that compile by numba
     *("tests/pymc", "tests/sklearn", "tests/training/test_metrics.py", "tests/nn", "tests/ops"),
     *(f"tests/compiling/test_{name}" for name in ("compile", "lean", "vectorised")),
@@ -106,6 +110,7 @@ def save_time(selection: str) -> None:
     # PyTensor would note for each variable where it was made: a tenth of the time of compiling
     flags = [os.environ.get("PYTENSOR_FLAGS", ""), "traceback__limit=0"]
     if selection != "all":
+        os.environ["SYNK_TEST_EXAMPLES"] = "few"  # of Hypothesis: a third of them
         flags.append("cxx=")  # PyTensor would call a C compiler for each constant that it folds
         # LLVM would optimise at level 3 what these tests run once or twice. numba's caches do not
         # know the level, so such code has caches of its own.
@@ -169,7 +174,7 @@ def main() -> int:
         "quick": ENGINE,
         "lowest": (*ENGINE, *EXTRAS),
         "newest": (*ENGINE, *EXTRAS),
-        "companions": ("pymc",),
+        "companions": [f"pymc/test_{name}.py" for name in COMPANIONS],
     }.get(given.selection, ())
     paths = [f"tests/{part}" for part in parts]
     save_time(given.selection)

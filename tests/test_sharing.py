@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import sharing
 from selection import thorough
 from user_scripts import LIMIT, alive
 
@@ -61,6 +63,19 @@ def test_what_runs_alone_begins_when_all_others_have_ended(tmp_path: Path) -> No
     reports = [path.read_text() for path in tmp_path.glob("base *.xml")]
     assert sum(report.count("<testcase ") for report in reports) == 4
     assert len(reports) == 3
+
+
+@pytest.mark.parametrize(
+    ("marker", "unit"),
+    [
+        (None, "test_a.py::test_one"),
+        (pytest.mark.together.mark, "test_a.py"),
+        (pytest.mark.together("mix").mark, "test_a.py mix"),
+    ],
+)
+def test_what_one_process_runs(marker: pytest.Mark | None, unit: str) -> None:
+    item = SimpleNamespace(nodeid="test_a.py::test_one[1]", get_closest_marker=lambda _: marker)
+    assert sharing._unit(item) == unit
 
 
 @pytest.mark.parametrize(

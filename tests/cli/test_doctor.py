@@ -36,25 +36,39 @@ def test_a_version_whose_private_names_were_not_tried() -> None:
     assert examination._tried("numba", "0.1") == f"; {examination.NUMBA.tried} was tried"
 
 
-@pytest.mark.slow
-def test_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The machine that runs the tests can do everything; as JSON, and as text."""
-    code, out, said = run("doctor", "--json")
-    assert code == 0, out + said
-    report = json.loads(out)
+def reported(text: str) -> dict[tuple[str, str], dict[str, str]]:
+    """The findings of a report in JSON, of which none is bad."""
+    report = json.loads(text)
     assert report["works"] is True
     found = {(f["about"], f["name"]): f for f in report["findings"]}
     assert not [f for f in found.values() if f["state"] == "bad"]
-    assert {name for about, name in found if about == "modes"} == set(examination.MODES)
     assert "2 processes form a group" in found["MPI", "round trip"]["text"]
     assert found["libraries", "pytensor-ml"]["state"] == "ok"
     assert not [f for f in found.values() if f["state"] == "ok" and "not installed" in f["text"]]
     sizes = [f["text"] for f in found.values() if re.search(r"\d (B|.iB|.B)\b", f["text"])]
     assert all("GiB" in text for text in sizes)
     assert all(f["text"] == "active" for (about, _), f in found.items() if about == "guards")
+    return found
+
+
+@pytest.mark.thorough  # four modes, of which one imports JAX in each member
+def test_all_modes_here() -> None:
+    """The machine that runs the tests can do everything."""
+    code, out, said = run("doctor", "--json")
+    assert code == 0, out + said
+    found = reported(out)
+    assert {name for about, name in found if about == "modes"} == set(examination.MODES)
     for mode in ("FAST_COMPILE", "NUMBA", "JAX"):
         assert "2 members started by" in found["modes", mode]["text"]
-    monkeypatch.setattr(examination, "MODES", {"FAST_COMPILE": ""})  # the others are in the report
+
+
+@pytest.mark.slow
+def test_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As JSON, and as text, with one mode."""
+    monkeypatch.setattr(examination, "MODES", {"FAST_COMPILE": ""})
+    assert main(["doctor", "--json"]) == 0
+    found = reported(capsys.readouterr().out)
+    assert "2 members started by" in found["modes", "FAST_COMPILE"]["text"]
     monkeypatch.setattr(examination, "_mpi", lambda: iter(()))
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()

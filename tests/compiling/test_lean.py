@@ -20,7 +20,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.rewriting.fused_elemwise import FusedElemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from rewritten import in_python
-from selection import thorough
+from selection import examples, thorough
 
 import synkhronos as synk
 from synkhronos._compiling.lean import reductions, rewrite
@@ -151,7 +151,7 @@ def test_a_product_of_another_dtype_is_cast(kind):
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_products_of_any_strides(product, data):
     dtype, function = product

@@ -70,14 +70,19 @@ def cell(outputs: Callable[[str], Outputs]) -> Cell:
 
 
 def test_cells(cell: Cell) -> None:
-    """Fork, functions, Data, worker prints, an error, fork again; all in one kernel."""
-    assert cell("import numpy as np, pytensor.tensor as pt, synkhronos as synk") == ""
+    """Fork, functions, Data, worker prints, errors, the stop button, fork again; in one kernel."""
+    assert cell("import os, numpy as np, pytensor.tensor as pt, synkhronos as synk") == ""
     assert cell("synk.fork(2)\nx = pt.dvector('x')") == ""
     assert cell("f = synk.function([x], (x ** 2).sum(), mode='FAST_COMPILE')") == ""
     first = cell("print(f(np.arange(5.0)))")  # before it, lines tell of a slow compilation
     assert first.splitlines()[-1] == "30.0"
     assert cell("d = synk.data(np.ones(7))\nprint(f(d, batch=[0, 3, 3]))") == "3.0"
     assert cell("f(np.ones((2, 2)))").startswith("InputTypeError")
+    assert cell("print(f(d))") == "7.0"
+    # the stop button ends a long call, and the group still works after it
+    stop = "threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()"
+    long = f"import threading, signal\n{stop}\nwhile True: f(np.ones(3))"
+    assert cell(long).startswith("KeyboardInterrupt")
     assert cell("print(f(d))") == "7.0"
     again = cell("print(synk.fork(2))")
     assert again.endswith("2")
@@ -99,17 +104,6 @@ progress.SOON = 60
         cell("f = synk.function([x], x.sum(), mode='FAST_COMPILE')\nprint(f(np.ones(4)))") == "4.0"
     )
     assert cell("synk.close()") == ""
-
-
-def test_interrupt_of_a_cell(kernel: KernelManager, cell: Cell) -> None:
-    """The stop button ends a long call, and the group still works after it."""
-    cell("import os, numpy as np, pytensor.tensor as pt, synkhronos as synk; synk.fork(2)")
-    cell("x = pt.dvector('x'); f = synk.function([x], x.sum(), mode='FAST_COMPILE')")
-    cell("f(np.ones(3))")
-    stop = "threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()"
-    long = f"import threading, signal\n{stop}\nwhile True: f(np.ones(3))"
-    assert cell(long).startswith("KeyboardInterrupt")
-    assert cell("print(f(np.ones(3)))") == "3.0"
 
 
 @pytest.mark.parametrize("how", ["shutdown", "kill"])

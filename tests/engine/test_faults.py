@@ -270,7 +270,7 @@ def test_random_interrupts_leave_replicas_equal(
         assert f(d) == 1225
         print(count)
     """
-    count = str(trials(100, 300))
+    count = str(trials(40, 300))
     assert run_script(tmp_path, text, count).strip() == count
 
 

@@ -13,6 +13,7 @@ import pytensor.tensor as pt
 import pytest
 from free_runs import FREE_RULES, Slowed, at_centre, batches_of, batches_wait, counting, equal
 from modes import FAST
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos import rules
@@ -33,7 +34,12 @@ def whole(arrays: Any) -> bool:
     return len({float(v) for a in arrays for v in (a.min(), a.max())}) == 1
 
 
-@pytest.mark.parametrize("name", FREE_RULES)
+TYPICAL = "bound", "centre quorum", "gem", "hogwild", "gosgd"  # one of each kind of exchange
+
+
+@pytest.mark.parametrize(
+    "name", [*TYPICAL, *thorough(*(name for name in FREE_RULES if name not in TYPICAL))]
+)
 def test_points_are_of_one_version(name: str) -> None:
     """All elements have the same value by construction, at any time between two steps."""
     with synk.Group(2):

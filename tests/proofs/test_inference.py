@@ -18,7 +18,7 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.raise_op import Assert
 from pytensor.scan.op import Scan
-from selection import thorough
+from selection import examples, thorough
 
 from synkhronos._proofs import Proof, Unproved, depends_on, prove, row_draws
 
@@ -957,7 +957,7 @@ choice = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.integers(1, 5),
     st.lists(choice, min_size=3, max_size=12),

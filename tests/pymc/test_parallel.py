@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +29,7 @@ from synkhronos.pymc._group import parallel as _parallel
 from synkhronos.pymc._reading import reading as _reading
 from synkhronos.pymc._reading import rows as _rows
 
-
-@pytest.fixture
-def group() -> Iterator[synk.Group]:
-    with synk.Group(2) as made:
-        yield made
+pytestmark = pytest.mark.usefixtures("lasting_groups")
 
 
 def regression(rows: int = 40, name: str = "y") -> pm.Model:
@@ -48,20 +43,20 @@ def regression(rows: int = 40, name: str = "y") -> pm.Model:
     return model
 
 
-def test_a_plain_call_is_undone_by_close(group: synk.Group) -> None:
+def test_a_plain_call_is_undone_by_close(group2: synk.Group) -> None:
     model = regression()
     parallel = synk.pymc.parallel(model)
     assert "logp" in vars(model)
     assert parallel.names == ["y"]
-    assert repr(parallel) == f"<synkhronos.pymc.Parallel of y by {group!r}>"
+    assert repr(parallel) == f"<synkhronos.pymc.Parallel of y by {group2!r}>"
     parallel.close()
     parallel.close()
     assert repr(parallel) == "<synkhronos.pymc.Parallel of y by no group: closed>"
     assert "logp" not in vars(model)
-    assert group.alive
+    assert group2.alive
 
 
-def test_the_model_of_the_context_is_meant(group: synk.Group) -> None:
+def test_the_model_of_the_context_is_meant(group2: synk.Group) -> None:
     with regression() as model, synk.pymc.parallel() as parallel:
         assert parallel.model is model
 
@@ -89,21 +84,22 @@ def test_pymc_does_not_keep_workers_from_being_forked(tmp_path: Path) -> None:
     assert "fork, alive" in out
 
 
-def test_an_error_inside_restores_the_model(group: synk.Group) -> None:
+def test_an_error_inside_restores_the_model(group2: synk.Group) -> None:
     model = regression()
     with pytest.raises(ZeroDivisionError), synk.pymc.parallel(model):
         raise ZeroDivisionError
     assert "logp" not in vars(model)
 
 
-def test_members_forget_what_is_closed(group: synk.Group) -> None:
+@pytest.mark.new_group
+def test_members_forget_what_is_closed(group2: synk.Group) -> None:
     for _ in range(3):
         synk.pymc.parallel(regression()).close()
         gc.collect()
-    assert len(group.member.installed) <= 1
+    assert len(group2.member.installed) <= 1
 
 
-def test_a_divided_model_is_not_divided_again(group: synk.Group) -> None:
+def test_a_divided_model_is_not_divided_again(group2: synk.Group) -> None:
     model = regression()
     with synk.pymc.parallel(model), pytest.raises(synk.InputError, match="divided already"):
         synk.pymc.parallel(model)
@@ -122,14 +118,14 @@ def test_counts_are_checked(name: str) -> None:
         synk.pymc.parallel(regression(), **{name: "2"})
 
 
-def test_a_dimension_that_is_not_there_is_refused_with_those_that_are(group: synk.Group) -> None:
+def test_a_dimension_that_is_not_there_is_refused_with_those_that_are(group2: synk.Group) -> None:
     with pytest.raises(synk.InputError, match="it has: obs, feature"):
         synk.pymc.parallel(regression(), "row")
     with pytest.raises(synk.InputError, match="no observed variable has this dimension"):
         synk.pymc.parallel(regression(), "feature")
 
 
-def test_a_dimension_of_joint_entries_is_refused(group: synk.Group) -> None:
+def test_a_dimension_of_joint_entries_is_refused(group2: synk.Group) -> None:
     r = np.random.default_rng(1)
     with pm.Model(coords={"obs": range(9), "axis": range(3)}) as model:
         y = r.normal(size=(9, 3))
@@ -140,7 +136,7 @@ def test_a_dimension_of_joint_entries_is_refused(group: synk.Group) -> None:
         assert parallel.names == ["y"]
 
 
-def test_set_data_of_the_same_length_and_of_others(group: synk.Group) -> None:
+def test_set_data_of_the_same_length_and_of_others(group2: synk.Group) -> None:
     model = regression()
     r = np.random.default_rng(2)
     with synk.pymc.parallel(model):
@@ -156,7 +152,7 @@ def test_set_data_of_the_same_length_and_of_others(group: synk.Group) -> None:
                 np.testing.assert_allclose(divided(point), expected(point), rtol=1e-10)
 
 
-def test_data_that_differ_in_length_are_refused(group: synk.Group) -> None:
+def test_data_that_differ_in_length_are_refused(group2: synk.Group) -> None:
     model = regression()
     with synk.pymc.parallel(model):
         divided = model.compile_logp(mode=IN_PYTHON)
@@ -166,7 +162,7 @@ def test_data_that_differ_in_length_are_refused(group: synk.Group) -> None:
                 divided(points(model, 1)[0])
 
 
-def test_parameters_of_another_length_are_refused(group: synk.Group) -> None:
+def test_parameters_of_another_length_are_refused(group2: synk.Group) -> None:
     r = np.random.default_rng(1)
     with pm.Model(coords={"obs": range(20)}) as model:
         model.add_coord("site", length=3)
@@ -193,7 +189,7 @@ def test_no_blas_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not looked
 
 
-def test_parts_of_the_log_density(group: synk.Group) -> None:
+def test_parts_of_the_log_density(group2: synk.Group) -> None:
     """Rows one by one, priors alone and a tempered sum are what they were."""
     model = regression()
     point = points(model, 1)[0]
@@ -215,7 +211,7 @@ def test_parts_of_the_log_density(group: synk.Group) -> None:
                 np.testing.assert_allclose(b, a, rtol=1e-12)
 
 
-def test_a_subset_of_several_observed_variables_is_plain(group: synk.Group) -> None:
+def test_a_subset_of_several_observed_variables_is_plain(group2: synk.Group) -> None:
     r = np.random.default_rng(1)
     with pm.Model() as model:
         mu = pm.Normal("mu")
@@ -227,7 +223,7 @@ def test_a_subset_of_several_observed_variables_is_plain(group: synk.Group) -> N
         assert model.compile_logp(vars=[model["z"]], mode=IN_PYTHON)(point) == plain
 
 
-def test_tempered_value_and_gradient(group: synk.Group) -> None:
+def test_tempered_value_and_gradient(group2: synk.Group) -> None:
     model = regression()
     x = np.linspace(-0.5, 0.5, 4)
 
@@ -243,13 +239,13 @@ def test_tempered_value_and_gradient(group: synk.Group) -> None:
             np.testing.assert_allclose(b, a, rtol=1e-10)
 
 
-def test_second_derivatives_are_refused(group: synk.Group) -> None:
+def test_second_derivatives_are_refused(group2: synk.Group) -> None:
     model = regression()
     with synk.pymc.parallel(model), pytest.raises(Exception, match="no second derivatives"):
         model.compile_d2logp(mode=IN_PYTHON)
 
 
-def test_invalid_parameters_give_minus_infinity(group: synk.Group) -> None:
+def test_invalid_parameters_give_minus_infinity(group2: synk.Group) -> None:
     with pm.Model() as model:
         sigma = pm.Normal("sigma")
         pm.Normal("y", 0, sigma, observed=np.arange(9.0))
@@ -260,7 +256,7 @@ def test_invalid_parameters_give_minus_infinity(group: synk.Group) -> None:
         check_equal(plain, evaluated(model, at))
 
 
-def test_a_model_without_checks(group: synk.Group) -> None:
+def test_a_model_without_checks(group2: synk.Group) -> None:
     with pm.Model(check_bounds=False) as model:
         pm.Normal("y", pm.Normal("mu"), pm.HalfNormal("sigma"), observed=np.arange(9.0))
     at = points(model, 2)
@@ -270,7 +266,7 @@ def test_a_model_without_checks(group: synk.Group) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_single_precision(group: synk.Group, dtype: str) -> None:
+def test_single_precision(group2: synk.Group, dtype: str) -> None:
     """Also of parameters alone, beside data in double precision."""
     import pytensor
 
@@ -293,7 +289,7 @@ def test_single_precision(group: synk.Group, dtype: str) -> None:
     np.testing.assert_allclose(divided[1], plain[1], rtol=1e-3, atol=1e-4)
 
 
-def test_what_is_left_alone_stays_serial(group: synk.Group) -> None:
+def test_what_is_left_alone_stays_serial(group2: synk.Group) -> None:
     """A term without the named dimension; a potential that sums rows."""
     r = np.random.default_rng(1)
     with pm.Model(coords={"obs": range(30), "site": range(4)}) as model:
@@ -310,7 +306,7 @@ def test_what_is_left_alone_stays_serial(group: synk.Group) -> None:
 
 
 def test_wrong_parts_are_found_and_named(
-    group: synk.Group, monkeypatch: pytest.MonkeyPatch
+    group2: synk.Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reading that takes one term twice is refused by the proof, with the term's name."""
     r = np.random.default_rng(1)
@@ -330,7 +326,7 @@ def test_wrong_parts_are_found_and_named(
     assert "logp" not in vars(model)
 
 
-def test_a_wrong_gradient_is_found(group: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_gradient_is_found(group2: synk.Group, monkeypatch: pytest.MonkeyPatch) -> None:
     model = regression()
     joined = likelihood._joined
 
@@ -342,7 +338,7 @@ def test_a_wrong_gradient_is_found(group: synk.Group, monkeypatch: pytest.Monkey
         synk.pymc.parallel(model)
 
 
-def test_a_log_density_that_is_finite_nowhere_cannot_be_proved(group: synk.Group) -> None:
+def test_a_log_density_that_is_finite_nowhere_cannot_be_proved(group2: synk.Group) -> None:
     with pm.Model() as model:
         pm.Poisson("y", pm.HalfNormal("mu"), observed=[1, -2, 3])
     wanted = "not finite at the initial point.* 1 of 3 values of the log-density of y are -inf"
@@ -361,7 +357,7 @@ def test_the_proof_compares_several_points(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_min_speedup_leaves_the_model_alone_and_says_so(
-    group: synk.Group, caplog: pytest.LogCaptureFixture
+    group2: synk.Group, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = regression()
     with caplog.at_level(logging.WARNING, "synkhronos"):
@@ -373,7 +369,7 @@ def test_min_speedup_leaves_the_model_alone_and_says_so(
         assert parallel.names == ["y"]
 
 
-def test_a_function_that_outlives_the_division_says_so(group: synk.Group) -> None:
+def test_a_function_that_outlives_the_division_says_so(group2: synk.Group) -> None:
     model = regression()
     with synk.pymc.parallel(model):
         kept = model.compile_logp(mode=IN_PYTHON)
@@ -383,7 +379,7 @@ def test_a_function_that_outlives_the_division_says_so(group: synk.Group) -> Non
         kept(point)
 
 
-def test_a_frozen_model_keeps_no_function_of_another_log_density(group: synk.Group) -> None:
+def test_a_frozen_model_keeps_no_function_of_another_log_density(group2: synk.Group) -> None:
     from pymc.model.transform.optimization import freeze_model
 
     model = freeze_model(regression())
@@ -396,7 +392,7 @@ def test_a_frozen_model_keeps_no_function_of_another_log_density(group: synk.Gro
     check_equal(plain, evaluated(model, at))
 
 
-def test_two_divided_models_are_left_in_any_order(group: synk.Group) -> None:
+def test_two_divided_models_are_left_in_any_order(group2: synk.Group) -> None:
     models = [regression(), regression(50)]
     first, second = [synk.pymc.parallel(m) for m in models]
     first.close()
@@ -404,7 +400,7 @@ def test_two_divided_models_are_left_in_any_order(group: synk.Group) -> None:
     second.close()
 
 
-def test_find_map_advi_and_smc_run_divided(group: synk.Group) -> None:
+def test_find_map_advi_and_smc_run_divided(group2: synk.Group) -> None:
     import warnings
 
     model = regression(60)
@@ -468,7 +464,7 @@ def by_rows(rows: int, latent: bool) -> pm.Model:
 
 @pytest.mark.parametrize(("rows", "latent"), [*thorough((30, False)), (30, True), (2500, False)])
 def test_a_value_alone_is_evaluated_without_its_gradient(
-    group: synk.Group, monkeypatch: pytest.MonkeyPatch, rows: int, latent: bool
+    group2: synk.Group, monkeypatch: pytest.MonkeyPatch, rows: int, latent: bool
 ) -> None:
     """Also between gradients, and of other data; few rows are evaluated by the master."""
     model = by_rows(rows, latent)
@@ -493,7 +489,7 @@ def test_a_value_alone_is_evaluated_without_its_gradient(
 
 @pytest.mark.parametrize("mode", ["NUMBA", pytest.param("CVM", marks=pytest.mark.thorough)])
 def test_a_value_alone_in_compiled_functions(
-    group: synk.Group, monkeypatch: pytest.MonkeyPatch, mode: str
+    group2: synk.Group, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     model = by_rows(40, True)
     at = points(model, 2)[1]
@@ -512,7 +508,7 @@ def test_a_value_alone_in_compiled_functions(
 
 
 def test_a_step_without_gradients_evaluates_values(
-    group: synk.Group, monkeypatch: pytest.MonkeyPatch
+    group2: synk.Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = by_rows(30, False)
     given: dict[str, Any] = {"draws": 4, "tune": 4, "chains": 1, "cores": 1, "random_seed": 7}
@@ -527,7 +523,7 @@ def test_a_step_without_gradients_evaluates_values(
     np.testing.assert_allclose(draws[0], draws[1], rtol=1e-6)
 
 
-def test_data_with_rows_on_another_axis(group: synk.Group) -> None:
+def test_data_with_rows_on_another_axis(group2: synk.Group) -> None:
     """The row axis may be any; and a variable may be used by rows and as a whole."""
     r = np.random.default_rng(1)
     with pm.Model(coords={"k": range(3), "obs": range(25)}) as model:
@@ -542,7 +538,7 @@ def test_data_with_rows_on_another_axis(group: synk.Group) -> None:
         check_equal(plain, evaluated(model, at))
 
 
-def test_parameters_of_each_row_that_are_added(group: synk.Group) -> None:
+def test_parameters_of_each_row_that_are_added(group2: synk.Group) -> None:
     """Their gradients are one output of the members, which is written for each."""
     with pm.Model() as model:
         first, second = pm.Normal("first", shape=9), pm.Normal("second", shape=9)
@@ -588,7 +584,7 @@ def test_what_takes_long_is_told(
     assert "compiling and proving y: " in said
 
 
-def test_the_function_of_a_divided_model_compiles_soon(group: synk.Group) -> None:
+def test_the_function_of_a_divided_model_compiles_soon(group2: synk.Group) -> None:
     """PyMC compiles it. A split of the vector of parameters else takes 2 s."""
     model = regression()
 
@@ -602,14 +598,14 @@ def test_the_function_of_a_divided_model_compiles_soon(group: synk.Group) -> Non
     assert not is_lean()
 
 
-def test_rounds_in_a_trace(group: synk.Group) -> None:
+def test_rounds_in_a_trace(group2: synk.Group) -> None:
     """Each evaluation is a command in all members; `synk top` names it, too."""
     model = regression()
     with synk.pymc.parallel(model):
         logp = model.compile_logp(mode="FAST_COMPILE")
         point = model.initial_point()
         logp(point)
-        with group.trace() as trace:
+        with group2.trace() as trace:
             logp(point), logp(point)
             [seen] = [g for g in Watch().look() if g.pid == os.getpid()]
     for rank in (0, 1):

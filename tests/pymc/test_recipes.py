@@ -122,6 +122,7 @@ def found_by_bambi(model: Any, idata: Any, new: pd.DataFrame) -> dict[str, Any]:
     }
 
 
+@pytest.mark.together("bambi")
 @pytest.mark.usefixtures("nothing_is_cheap")
 @pytest.mark.parametrize(
     "name", ["recipe-everywhere-bambi", "recipe-bambi", "recipe-bambi-members"]
@@ -144,6 +145,7 @@ def test_bambi(
     check_near(found, by_bambi, 0.2)
 
 
+@pytest.mark.together("bambi")
 def test_a_folder_for_bambi(
     grouped: pd.DataFrame,
     by_bambi: dict[str, Any],
@@ -163,6 +165,7 @@ def test_a_folder_for_bambi(
     check_near(found_by_bambi(again, second, NEW), by_bambi, 0.2)
 
 
+@pytest.mark.together("bambi")
 def test_draws_of_a_bambi_model_that_sample_has_made(
     grouped: pd.DataFrame, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -269,6 +272,7 @@ def by_marketing(mix: dict[str, Any], weeks: tuple[pd.DataFrame, pd.Series]) -> 
     return mmm
 
 
+@pytest.mark.together("mix")
 @pytest.mark.usefixtures("nothing_is_cheap")
 def test_media_mix(
     mix: dict[str, Any],
@@ -299,6 +303,7 @@ def test_media_mix(
     assert budget["tv"] > budget["web"]
 
 
+@pytest.mark.together("mix")
 def test_a_media_mix_freezes_a_faster_model_and_the_log_says_so(
     mix: dict[str, Any],
     weeks: tuple[pd.DataFrame, pd.Series],

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import Problem
+from selection import examples
 
 from synkhronos import rules
 from synkhronos.rules._base import Turn
@@ -160,7 +161,7 @@ class TestEqualities:
         expected = synchronous(momentum(0.1, 0.8), 1, 10)
         np.testing.assert_allclose(found.centre, expected[-1], atol=1e-14)
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=examples(20), deadline=None)
     @given(st.lists(st.sampled_from([0.4, 1.0, 3.0]), min_size=1, max_size=4), st.integers(1, 4))
     def test_a_quorum_of_all_is_synchronous(self, speeds, period):
         """At any speeds: with period 1 and SGD as the mean gradient, else as Average."""
@@ -399,7 +400,7 @@ class TestLimits:
         # the standard error of a variance of 20,000 values is 1 %
         assert found.centre.var() == pytest.approx(expected, rel=0.045)
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=examples(15), deadline=None)
     @given(st.lists(st.floats(0.2, 5.0), min_size=1, max_size=6), st.integers(1, 3))
     def test_mean_staleness_is_the_number_of_others(self, speeds, period):
         """At any speeds: each version of another member makes each member older by one."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracles import Problem
+from selection import examples
 
 from synkhronos import rules
 from synkhronos._errors import InputError
@@ -16,8 +17,10 @@ from synkhronos.extensions import updates
 from synkhronos.testing import simulate
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
-SCHEDULES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-FEWER = settings(SCHEDULES, max_examples=30)
+SCHEDULES = settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+FEWER = settings(SCHEDULES, max_examples=examples(30))
 
 
 def close(problem, found, expected):
@@ -273,7 +276,7 @@ at_centre = pytest.mark.parametrize(("optimizer", "oracle"), AT_CENTRE, ids=["mo
 
 
 @at_centre
-@settings(SCHEDULES, max_examples=10)
+@settings(SCHEDULES, max_examples=examples(10))
 @given(case=schedules(), scale=st.sampled_from(["inverse", "none"]))
 def test_an_optimizer_at_the_centre(optimizer, oracle, case, scale):
     problem, order, period, steps, deaths = case
@@ -286,7 +289,7 @@ def test_an_optimizer_at_the_centre(optimizer, oracle, case, scale):
 
 
 @at_centre
-@settings(SCHEDULES, max_examples=6)
+@settings(SCHEDULES, max_examples=examples(6))
 @given(case=runs(), needed=st.integers(1, 3), picks=st.lists(st.integers(0, 5), max_size=30))
 def test_an_optimizer_at_the_centre_with_a_quorum(optimizer, oracle, case, needed, picks):
     problem, steps, deaths = case

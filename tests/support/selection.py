@@ -5,11 +5,14 @@ parameter to occur once; with `pairwise`, every pair of values of two parameters
 test over groups of all sizes keeps each of its cases in one size. The other cases get the marker
 `thorough`. See D. R. Kuhn, R. N. Kacker, Y. Lei, "Practical Combinatorial Testing",
 NIST SP 800-142 (2010).
+
+Hypothesis makes a third of the examples of a test in the default selection, see `examples`.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -42,6 +45,11 @@ def thorough(*cases: Any) -> list[Any]:
         pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.thorough)
         for case in cases
     ]
+
+
+def examples(count: int) -> int:
+    """How many of so many examples of Hypothesis this run makes; `scripts/test --all` makes all."""
+    return -(-count // 3) if os.environ.get("SYNK_TEST_EXAMPLES") == "few" else count
 
 
 def mark_thorough(items: Sequence[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ command does, the output of the others follows when all have ended. An interrupt
 that collects, or its death, interrupts the others.
 
 The cases of one test function stay together, and so do the tests of a module with the marker
-`together`, whose fixture is dear. Tests that run JAX come last in the collection, so that no
+`together`, whose fixture is dear; with `together("name")`, those of this name. Tests that run JAX come last in the collection, so that no
 process forks a group after it. Those with the marker `alone` have a process that begins when all
 others have ended.
 """
@@ -167,7 +167,9 @@ def shared(items: list[pytest.Item], taken: Path) -> Iterator[pytest.Item]:
 
 def _unit(item: pytest.Item) -> str:
     """What one process runs of the tests: the module, or the function with all of its cases."""
-    return item.nodeid.partition("::" if item.get_closest_marker("together") else "[")[0]
+    together = item.get_closest_marker("together")
+    unit = item.nodeid.partition("::" if together else "[")[0]
+    return " ".join([unit, *together.args]) if together else unit
 
 
 def _take(taken: Path) -> int:
