@@ -190,15 +190,15 @@ def scale(items: int) -> None:
 def script_costs(items: int, nbytes: int) -> dict[str, float]:
     """Seconds of the script for an item, a batch, and a result of some bytes."""
     from synkhronos._transport.pools._executors import ExecutorPool
-    from synkhronos.pymc._after.bar import Bar
     from synkhronos.pymc._map import pooled
+    from synkhronos.pymc._map.bar import Bar
     from synkhronos.pymc._map.digests import digest_of
-    from synkhronos.pymc._map.mapped import _packed
+    from synkhronos.pymc._map.packing import packed_for
     from synkhronos.pymc._map.parent import Item, Record
     from synkhronos.pymc._map.results import Folder, packed_result, write_result
 
     began = time.perf_counter()
-    packed = [_packed("", i) for i in range(items)]
+    packed = [packed_for("map", "", i) for i in range(items)]
     placed = [Item(i, (0, len(each)), digest_of(i)) for i, each in enumerate(packed)]
     item = (time.perf_counter() - began) / items
     contents = packed_result("0", "0", 0, np.zeros(nbytes // 8))

@@ -709,6 +709,7 @@ OPEN_FILES = {
     "_compiling.kept.folder": ONLY_OURS,
     "_compiling.kept.keys": "descriptions of installed packages",
     "_engine.worker": OF_THE_KERNEL,
+    "_host.addresses": OF_THE_KERNEL,
     "_host.arena": "a mapped file of the user; its inode is compared",
     "_host.cgroups": OF_THE_KERNEL,
     "_host.cores": OF_THE_KERNEL,
@@ -769,6 +770,7 @@ RENAMING = {
     "cli._doctor.examination": "the folder of compiled code, whose writers can run code",
     "cli.new": "a folder that the user names",
     "extensions._saving.checkpoints": NO_LINK,
+    "pymc._after.pooled": "a temporary folder of its own",
     "pymc._after.store": NO_LINK,
     "pymc._chains.chain_folder": NO_LINK,
     "pymc._map.remote": "a temporary folder of its own, and an address",
@@ -866,7 +868,7 @@ MOST_ARGUMENTS, WIDE = (
         "training.fit.fit": 45,
         "training.trainer.__init__": 16,
         "extensions.train.make_train_function": 17,
-        "pymc._after.predictive.sample_posterior_predictive": 17,  # PyMC has 15 of them
+        "pymc._after.predictive.sample_posterior_predictive": 18,  # PyMC has 15 of them
         "pymc._chains.sampler.sample_from_init": 16,  # PyMC has all of them
     },
 )

@@ -7,6 +7,7 @@ name, and the user and the query of a URL.
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterable
 
 HIDDEN = "***"
@@ -34,6 +35,16 @@ def without_secrets(text: str) -> str:
     'https://***@host/x.npy?*** cannot be read'
     """
     return _URL.sub(_shown_url, text)
+
+
+def cause_of(exc: BaseException) -> BaseException | None:
+    """An error as the cause of another one; None if its traceback shows a secret.
+
+    >>> cause_of(OSError("https://me:pw@host/x.npy")), cause_of(OSError("is full"))
+    (None, OSError('is full'))
+    """
+    text = "".join(traceback.format_exception(exc))
+    return exc if without_secrets(text) == text else None
 
 
 def _shown_url(found: re.Match[str]) -> str:

@@ -11,5 +11,11 @@ OPTUNA = Library(
         "study.stop() in a callback is an error": (
             "optuna.study:Study()._stop_flag Study()._thread_local",
         ),
+        "search(on=) cannot send a trial to a worker": ("optuna.trial:Trial()._trial_id",),
+        "search(on=) cannot see that workers lack the storage of a study": (
+            "optuna.study:Study()._storage",
+            "optuna.storages._cached_storage:_CachedStorage _CachedStorage()._backend",
+            "optuna.storages.journal:JournalFileBackend()._file_path",
+        ),
     },
 )

@@ -10,9 +10,9 @@ Each room imports only itself and the rooms before it.
 ``_group``       `parallel`, `divide`, `advise`: members compute the likelihood of their rows
 ``_diverged``    which variables the divergences of a run come with, and what to try
 ``_chains``      `sample`: chains in threads, in processes with members, and on several nodes
+``_map``         `map`: many models in slots of cores, one compilation for one graph
 ``_after``       what follows sampling: predictive draws, log-densities, deterministics, `loo`
 ``_everywhere``  `everywhere`: PyMC's functions are ours, for code that calls PyMC
-``_map``         `map`: many models in slots of cores, one compilation for one graph
 ``_refits``      `cross_validate`, `reloo`, `lfo`: fits without some rows, by `map`
 ===============  ===================================================================================
 

@@ -4,7 +4,10 @@
 `open_study`   makes or opens a study: its storage, sampler and pruner
 `Trial`        what the objective gets: it draws values, reports, and hears whether to stop
 ``_parent``    asks and tells; ``_trial_process``: one trial's process, and the messages with it
+``_outcomes``  what a study is told of a trial, and when there are enough of them
+``_pooled``    trials on Dask, Ray, MPI or an executor; ``_station``: what their workers do
 ``_entry``     what the trial's process runs; ``_ownership``: trials of parents that have died
+``_storages``  where a study is kept, and how a worker gets at a trial there
 ``_studies``   the only importer of Optuna; ``_configured``: trials of ``synk train``
 ``_spaces``    texts such as ``batch~32,64,128``
 

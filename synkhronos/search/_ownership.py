@@ -33,6 +33,11 @@ def claim(trial: Any, by: Mapping[str, object]) -> None:
     trial.set_user_attr(_KEY, by)
 
 
+def is_claimed(trial: Any, by: Mapping[str, object]) -> bool:
+    """Whether a study, as this process sees it, has noted that a search runs a trial."""
+    return bool(trial.user_attrs.get(_KEY) == by)
+
+
 def take_over(study: object, alone: bool) -> int:
     """Give the trials of dead parents back, to be asked again; returns their number.
 

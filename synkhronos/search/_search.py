@@ -21,8 +21,12 @@ from synkhronos._errors import InputError, InputTypeError, StartFailed
 from synkhronos._host import files
 from synkhronos._host.cores import available, divided, shares
 from synkhronos._host.system import trouble
+from synkhronos._transport.processes.interpreter import lifeline
+from synkhronos._transport.processes.slots import in_memory
+from synkhronos._transport.serialization import pack_graph
+from synkhronos.search._outcomes import Outcomes
 from synkhronos.search._ownership import owner, take_over
-from synkhronos.search._parent import Parent, inherited
+from synkhronos.search._parent import Parent
 from synkhronos.search._studies import Callback, ends_itself, is_study
 from synkhronos.search._trial import Trial
 from synkhronos.search._trial_process import Settings
@@ -36,6 +40,7 @@ def search(
     study: Any,
     *,
     trials: int,
+    on: object = None,
     slots: int | Sequence[Sequence[int]] = 1,
     members: int | None = None,
     folds: int = 1,
@@ -49,8 +54,8 @@ def search(
     """Search for the values that make an objective best; each trial runs in a process of its own.
 
     A trial's process is a fresh interpreter on the cores of its slot. It starts its own group. This
-    process asks the study for trials and tells it their values; nobody else writes to the study. A
-    trial that raises or dies is a failed trial, and the search goes on.
+    process asks the study for trials and tells it their values; without `on` nobody else writes to
+    the study. A trial that raises or dies is a failed trial, and the search goes on.
 
     Parameters
     ----------
@@ -61,10 +66,15 @@ def search(
         As for `open_study`.
     trials : int
         In all, with those that the study has already: the same line resumes a search.
+    on : Client, "ray", MPIPoolExecutor or Executor, optional
+        Where trials run: by the workers of a client of Dask, of Ray, of mpi4py, or of an executor
+        of ``concurrent.futures``. They read and write the study, so its storage is one that all of
+        them see. Default: in slots of this machine.
     slots : int, or sequence of sequences of int
-        How many trials run at once. The cores are divided among them; or the cores of each.
+        How many trials run at once. The cores are divided among them; or the cores of each. With
+        `on` as many run as its workers have cores for, `members` each.
     members : int, optional
-        What ``fork()`` starts in a trial. Default: one for each core of the slot.
+        What ``fork()`` starts in a trial. Default: one for each core of the slot; one with `on`.
     folds : int
         Call the objective this number of times in a trial, and tell the mean. Each fold is a
         report, after which the trial may be pruned. ``trial.split(n)`` gives the rows of a fold.
@@ -79,7 +89,8 @@ def search(
         searches that have died: they fail, and their values are asked again. False: that is so
         only of trials of this machine whose search has died.
     log_dir : path, optional
-        A folder for what trials print, in files ``trial-N.log``. Default: they print here.
+        A folder for what trials print, in files ``trial-N.log``. Default: they print here. With
+        `on` they print where the workers do.
     callbacks : sequence of callables
         Called with the study and each trial that has ended, as in Optuna. After ``study.stop()`` in
         one, no more trials are asked for.
@@ -92,9 +103,11 @@ def search(
     Raises
     ------
     InputError, InputTypeError
-        An argument is not possible. Nothing was started.
+        An argument is not possible. Nothing was started. With `on`: the study is in memory, or in
+        a file of SQLite that workers on other machines do not see.
     SynkhronosError
-        Too many trials in a row have failed.
+        Too many trials in a row have failed. With `on`: a worker does not see the study, has other
+        versions of the packages, or the workers are gone.
     BackendMissing
         Optuna is not installed.
     KeyboardInterrupt
@@ -107,6 +120,10 @@ def search(
     Cost: for each trial the start of an interpreter, and the imports of the objective: a second
     with PyTensor. Each value drawn and each report takes about a millisecond with SQLite. Trials
     end with this process, for any reason.
+
+    With `on` a trial also costs its worker the connection to the storage. If a worker ends, its
+    trial runs once again in another one, with the same values; then it has failed. A seed of the
+    sampler does not repeat values that are drawn in workers.
 
     Examples
     --------
@@ -142,25 +159,40 @@ def search(
         raise InputTypeError(
             f"search: callbacks={shown(callbacks)}: give a list of functions of a study and a trial"
         )
-    cores = _cores(slots)
-    folder = _folder(log_dir)
-    with inherited(objective) as (held, lifeline), owner() as this:
+    packed = _packed(objective)
+    seconds = math.inf if limit is None else limit
+    outcomes = Outcomes(study, trials=trials, failures=failures, target=goal, callbacks=callbacks)
+    if on is not None:
+        for name, is_given in (("slots", slots != 1), ("log_dir", log_dir is not None)):
+            if is_given:
+                raise InputError(f"search: {name}= is for this machine alone: leave it out, or on=")
+        from synkhronos.search._pooled import PooledTrials, pool_for  # they import PyTensor
+
+        pool = pool_for(study, on, members or 1)
+    else:
+        cores, folder = _cores(slots), _folder(log_dir)
+    with owner() as this:
         lost = take_over(study, alone)
         if lost:
             log.info("%d trials of a process that has ended will be asked again", lost)
-        parent = Parent(
-            study,
-            cores,
-            Settings(held, lifeline, members, folds, folder),
-            this,
-            trials=trials,
-            limit=math.inf if limit is None else limit,
-            failures=failures,
-            target=goal,
-            callbacks=callbacks,
-        )
-        parent.run()
+        if on is not None:
+            given = {"members": members or 1, "folds": folds, "limit": limit}
+            PooledTrials(study, pool, packed, this, outcomes, given).run()
+        else:
+            with in_memory(packed, "synk-objective") as held, lifeline() as end:
+                settings = Settings(held, end, members, folds, folder)
+                Parent(study, cores, settings, this, outcomes, seconds).run()
     return study
+
+
+def _packed(objective: object) -> bytes:
+    try:
+        return pack_graph(objective)
+    except Exception as exc:  # of any object that the function refers to
+        raise InputError(
+            f"search: the objective refers to what cannot be sent to a process: {exc}. Make that "
+            "inside of the objective"
+        ) from exc
 
 
 def _cores(slots: object) -> list[list[int]]:

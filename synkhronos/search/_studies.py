@@ -161,7 +161,8 @@ def _storage(given: object) -> object:
     check_place(text)  # SQLite's own error does not say why it cannot write
     if suffix in JOURNAL:
         _check_last_line(Path(text))
-        backend = library.storages.journal.JournalFileBackend(text)
+        # absolute, since workers of a pool have another working folder
+        backend = library.storages.journal.JournalFileBackend(str(Path(text).absolute()))
         return library.storages.JournalStorage(backend)
     from sqlalchemy.pool import NullPool
 

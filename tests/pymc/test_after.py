@@ -407,7 +407,7 @@ def test_an_interrupt_ends_all_processes(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_line_tells_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from synkhronos.pymc._after import bar
+    from synkhronos.pymc._map import bar
 
     caplog.set_level("INFO", "synkhronos")
     monkeypatch.setattr(bar, "EVERY", 0.0)

@@ -24,8 +24,8 @@ from selection import thorough
 
 import synkhronos as synk
 from synkhronos._errors import InputError, InputTypeError, SynkhronosError
-from synkhronos.pymc._after.bar import Bar
 from synkhronos.pymc._map import compilations
+from synkhronos.pymc._map.bar import Bar
 from synkhronos.pymc._map.compilations import Compilations
 from synkhronos.pymc._map.fitted import Sampled
 from synkhronos.pymc._map.names import file_of, seed_of

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
@@ -15,23 +15,26 @@ import fleet_cases as cases
 import pool_cases
 import pool_kills
 import pytest
-from launching import launcher, remove_segments, segments
+from launching import remove_segments, segments
+from pool_programs import command
 from recipes import recipes
 from selection import thorough
+from stand_pool import Loss, Stand
 from user_scripts import ended
 
 import synkhronos as synk
 from synkhronos._errors import InputError, InputTypeError, SynkhronosError
+from synkhronos._transport.pools import batches as pool_batches
+from synkhronos._transport.pools import stations
 from synkhronos._transport.pools.chosen import pool_of
 from synkhronos._transport.pools.pool import Pool
-from synkhronos.pymc._after.bar import Bar
-from synkhronos.pymc._map import batches, pooled
+from synkhronos.pymc._map import batches
+from synkhronos.pymc._map.bar import Bar
 from synkhronos.pymc._map.pace import AHEAD, BATCH_SECONDS, Pace, batch_size
 from synkhronos.pymc._map.parent import Item, Record
+from synkhronos.pymc._map.pooled import PACKAGES as COMPARED
 from synkhronos.pymc._map.pooled import Job, PooledItems
 from synkhronos.pymc._map.results import Folder, packed_result
-
-PACKAGES = {"dask": "distributed", "ray": "ray", "mpi": "mpi4py"}
 
 
 @pytest.mark.timeout(120)
@@ -44,18 +47,10 @@ def test_an_executor_is_as_slots(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", thorough("threads", "processes", "dask", "ray", "mpi"))
 def test_pools_are_alike(kind: str, tmp_path: Path) -> None:
     """All cases hold for each of them."""
-    pytest.importorskip(PACKAGES.get(kind, "synkhronos"), reason="synkhronos[cluster]")
-    done = ended(tmp_path, _command(kind, 2, pool_cases.__file__, kind, str(tmp_path)), limit=850)
+    done = ended(tmp_path, command(kind, 2, pool_cases.__file__, kind, str(tmp_path)), limit=850)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count(" s\n") == len(pool_cases.CASES), done.stdout
     assert "all cases" in done.stdout
-
-
-def _command(kind: str, workers: int, *program: str) -> list[str]:
-    if kind != "mpi":
-        return [sys.executable, *program]
-    launched = [*launcher("mpich").command, "-n", str(workers + 1), sys.executable]
-    return [*launched, "-m", "mpi4py.futures", *program]
 
 
 _STATES = ("idle", "starts", "fits", "returned")  # of a worker
@@ -66,13 +61,12 @@ _STATES = ("idle", "starts", "fits", "returned")  # of a worker
     ("kind", "state"),
     thorough(
         *((kind, state) for kind in ("dask", "ray") for state in _STATES),
-        *(("dask", "scheduler"), ("dask", "added")),
+        *(("dask", "scheduler"), ("dask", "frozen"), ("dask", "added")),
     ),
 )
 def test_a_process_is_killed(kind: str, state: str, tmp_path: Path) -> None:
     """One of three workers: nothing is lost. The scheduler: the call says so."""
-    pytest.importorskip(PACKAGES[kind], reason="synkhronos[cluster]")
-    done = ended(tmp_path, _command(kind, 3, pool_kills.__file__, kind, state, str(tmp_path)), 580)
+    done = ended(tmp_path, command(kind, 3, pool_kills.__file__, kind, state, str(tmp_path)), 580)
     assert done.returncode == 0, done.stdout
     assert "as it must be" in done.stdout
 
@@ -81,13 +75,25 @@ def test_a_process_is_killed(kind: str, state: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_a_rank_is_killed(tmp_path: Path) -> None:
     """MPI ends the launch, and another one goes on."""
-    command = _command("mpi", 3, pool_kills.__file__, "mpi", "launch", str(tmp_path))
+    line = command("mpi", 3, pool_kills.__file__, "mpi", "launch", str(tmp_path))
     before = segments()
-    first = ended(tmp_path, command)
+    first = ended(tmp_path, line)
     remove_segments(before)
     assert first.returncode != 0
     assert "MPI goes on without a rank" not in first.stdout
-    second = ended(tmp_path, command)
+    second = ended(tmp_path, line)
+    assert second.returncode == 0, second.stdout
+    assert "as it must be" in second.stdout
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+def test_the_head_of_ray_is_killed(tmp_path: Path) -> None:
+    """Ray ends the script, or the call says so; the same call in slots goes on."""
+    line = command("ray", 3, pool_kills.__file__, "ray", "head", str(tmp_path))
+    first = ended(tmp_path, line, 240)
+    assert first.returncode != 0 or "the call has said so" in first.stdout, first.stdout
+    second = ended(tmp_path, line, 240)
     assert second.returncode == 0, second.stdout
     assert "as it must be" in second.stdout
 
@@ -102,11 +108,10 @@ def test_a_rank_is_killed(tmp_path: Path) -> None:
 def test_examples_of_engines(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the page, each as a script."""
     kind = example.rpartition("-")[2]
-    pytest.importorskip(PACKAGES.get(kind, "synkhronos"), reason="synkhronos[cluster]")
     monkeypatch.setenv("RAY_worker_niceness", "0")
     script = tmp_path / "script.py"
     script.write_text("\n".join(recipes()[name] for name in ("recipe-cluster-model", example)))
-    done = ended(tmp_path, _command(kind, 2, str(script)), 580)
+    done = ended(tmp_path, command(kind, 2, str(script)), 580)
     assert done.returncode == 0, done.stdout
     assert "8 fits" in done.stdout
     assert len(list((tmp_path / "fits").glob("*.fit"))) == 8
@@ -127,58 +132,6 @@ def test_batches_make_a_pools_milliseconds_few(seconds: float, overhead: float) 
         assert last * seconds <= max(seconds, 2 * BATCH_SECONDS)
     assert last == 1
     assert batches_made * overhead <= 0.03 * 10_000 * seconds
-
-
-class Loss(Exception):
-    """A worker has ended."""
-
-
-class Stand(Pool):
-    """A pool in this thread; `act` gives the ends of a batch's items, or raises."""
-
-    name = "Stand"
-
-    def __init__(self, act: Callable[[list[Any]], Mapping[str, Any]], slots: int = 2) -> None:
-        self.act, self._slots, self.said = act, slots, ""
-        self.batches: list[list[str]] = []
-        self.everyone: list[object] = []
-        self.cancelled = 0
-
-    def slots(self) -> int:
-        """As given."""
-        return self._slots
-
-    def submit(self, run: Callable[..., object], data: object, batch: Any) -> Future[Any]:
-        """Act at once."""
-        assert data == b"head"
-        self.batches.append([name for name, *_ in batch["items"]])
-        future: Future[Any] = Future()
-        try:
-            found = self.act(batch["items"])
-        except Loss as exc:
-            future.set_exception(exc)
-        except LookupError:
-            pass  # it never ends
-        else:
-            future.set_result(found)
-        return future
-
-    def cancel(self, future: Future[Any]) -> None:
-        """Count it."""
-        self.cancelled += 1
-        super().cancel(future)
-
-    def is_loss(self, exc: BaseException) -> bool:
-        """A `Loss` is one."""
-        return isinstance(exc, Loss)
-
-    def trouble(self, exc: BaseException | None = None) -> str:
-        """As set by the test."""
-        return self.said
-
-    def everywhere(self, function: Callable[..., object], argument: object) -> None:
-        """Note it."""
-        self.everyone.append(function)
 
 
 def fitted(items: list[Any]) -> dict[str, Any]:
@@ -210,14 +163,15 @@ def test_items_of_a_lost_batch_come_once_again(tmp_path: Path) -> None:
     assert record.failed.keys() == {"c"}
     assert "its worker has ended 2 times: worker of ['c']" in record.failed["c"]
     assert {n: folder.read(n) for n in "abdefgh"} == {n: n for n in "abdefgh"}
-    assert sum("c" in batch for batch in pool.batches) == 2
-    assert ["c"] in pool.batches
-    assert pool.everyone == [batches.end_job]
+    names = [[name for name, *_ in batch] for batch in pool.batches]
+    assert sum("c" in batch for batch in names) == 2
+    assert ["c"] in names
+    assert pool.everyone == [stations.end_job]
 
 
 def test_few_batches_are_ahead(tmp_path: Path) -> None:
     """At most two for each slot; an interrupt gives all of them up."""
-    pool = Stand(dict.__getitem__)  # type: ignore[arg-type]
+    pool = Stand(fitted)
 
     def never(items: list[Any]) -> dict[str, Any]:
         if len(pool.batches) == 2 * AHEAD:
@@ -228,7 +182,7 @@ def test_few_batches_are_ahead(tmp_path: Path) -> None:
     with pytest.raises(SynkhronosError, match=r"map: Stand: it is gone. The results so far are in"):
         run_on(pool, Folder(tmp_path / "f"), "abcdefghijkl")
     assert (len(pool.batches), pool.cancelled) == (2 * AHEAD, 2 * AHEAD)
-    assert pool.everyone == [batches.end_job]
+    assert pool.everyone == [stations.end_job]
 
 
 def test_a_worker_that_does_not_answer(
@@ -242,7 +196,7 @@ def test_a_worker_that_does_not_answer(
             thawed.wait(60)
             told.set()
 
-    monkeypatch.setattr(pooled, "_END_SECONDS", 0.1)
+    monkeypatch.setattr(pool_batches, "_END_SECONDS", 0.1)
     folder = Folder(tmp_path / "f")
     run_on(Frozen(fitted), folder, "ab")
     assert "Stand has not given up its batches for 0.1 seconds: a worker does not" in caplog.text
@@ -280,7 +234,7 @@ def test_a_pool_that_is_broken_or_has_no_workers(
     def cancelled(items: list[Any]) -> dict[str, Any]:
         raise LookupError
 
-    monkeypatch.setattr(pooled, "_START_SECONDS", 0.5)
+    monkeypatch.setattr(pool_batches, "_START_SECONDS", 0.5)
     with pytest.raises(SynkhronosError, match=r"has had no worker of 1 cores for 0.5 seconds"):
         run_on(Stand(cancelled, slots=0), Folder(tmp_path / "b"), "abc")
 
@@ -294,17 +248,37 @@ def test_a_pool_that_is_broken_or_has_no_workers(
         run_on(Gone(fitted), Folder(tmp_path / "c"), "abc")
 
 
+def test_secrets_of_an_address_are_in_no_traceback(tmp_path: Path) -> None:
+    """Also not in that of the cause."""
+
+    class Closed(Stand):
+        said_by_pool = "no answer from tls://me:pw@host:8786"
+
+        def slots(self) -> int:
+            raise OSError(self.said_by_pool)
+
+    pool = Closed(fitted)
+    with pytest.raises(SynkhronosError, match=r"tls://\*\*\*@host:8786") as told:
+        run_on(pool, Folder(tmp_path / "a"), "abc")
+    assert "pw" not in "".join(traceback.format_exception(told.value))
+    pool.said_by_pool = "no answer"
+    with pytest.raises(SynkhronosError) as told:
+        run_on(pool, Folder(tmp_path / "a"), "abc")
+    assert isinstance(told.value.__cause__, OSError)  # without a secret it is shown
+
+
 def test_workers_that_fit_nothing_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(b"", 0, 2, 1, None).common()
     assert (
         "has 1 cores, and members=2: give each worker more"
         in batches.run_batch(b"", job, 1)["wrong"]
     )
-    other = {**job, "versions": {**batches.versions_here(), "pymc": "1.0", "new": "2"}}
+    other = {**job, "versions": {**stations.versions_here(COMPARED), "pymc": "1.0", "new": "2"}}
     said = batches.run_batch(b"", other, 2)["wrong"]
-    assert f"pymc {batches.versions_here()['pymc']} in place of 1.0, new None in place of 2" in said
-    monkeypatch.setattr(batches, "trouble", lambda: "this is no Linux")
-    assert "cannot fit items: this is no Linux" in batches.run_batch(b"", job, 2)["wrong"]
+    here = stations.versions_here(["pymc"])["pymc"]
+    assert f"pymc {here} in place of 1.0, new None in place of 2" in said
+    monkeypatch.setattr(stations, "trouble", lambda: "this is no Linux")
+    assert "cannot start processes: this is no Linux" in batches.run_batch(b"", job, 2)["wrong"]
     with pytest.raises(SynkhronosError, match="map: Stand: the worker on x has"):
         run_on(Stand(lambda _: {"wrong": "the worker on x has"}), Folder(tmp_path / "f"), "ab")
 
@@ -330,45 +304,52 @@ def test_ray_needs_a_connection() -> None:
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The stations of a process of its own; stations without processes."""
-
-    class Still:
-        closed = stopped = False
-
-        def __init__(self, head: bytes, batch: Mapping[str, Any]) -> None:
-            self.job = batch["job"]
-
-        def close(self) -> None:
-            self.closed = True
-
-        def stop(self) -> None:
-            self.stopped = True
-
-    monkeypatch.setattr(batches, "Station", Still)
-    yield (found := batches.Here())
+def here() -> Iterator[Any]:
+    """The stations of a process of its own."""
+    yield (found := stations.Here())
     for job in "ab":
         found.end(job)
 
 
+class Still(stations.Station):
+    """A station without processes."""
+
+    closed = stopped = False
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+    def stop(self) -> None:
+        """Note it."""
+        self.stopped = True
+
+
+class Once(Still):
+    """One for one batch."""
+
+    rests = False
+
+
 def test_a_station_lasts_from_batch_to_batch(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """For its own call; it ends with the call, after an error, and when no batch comes."""
-    with here.station(b"", {"job": "a", "members": 1}, 2) as first:
+    with here.station(Still, {"job": "a", "members": 1}, 2) as first:
         pass
-    with here.station(b"", {"job": "b", "members": 1}, 2) as other:
+    with here.station(Still, {"job": "b", "members": 1}, 2) as other:
         assert other is not first
-    with here.station(b"", {"job": "a", "members": 1}, 2) as again:
+    with here.station(Still, {"job": "a", "members": 1}, 2) as again:
         assert again is first
         here.end("a")
         assert first.stopped
         assert not first.closed
     assert first.closed
-    with pytest.raises(ArithmeticError), here.station(b"", {"job": "b", "members": 1}, 2) as second:
+    batch = {"job": "b", "members": 1}
+    with pytest.raises(ArithmeticError), here.station(Still, batch, 2) as second:
         raise ArithmeticError
     assert second is other
     assert other.closed
-    monkeypatch.setattr(batches, "_REST_SECONDS", 0.05)
-    with here.station(b"", {"job": "b", "members": 1}, 2) as third:
+    monkeypatch.setattr(stations, "_REST_SECONDS", 0.05)
+    with here.station(Still, {"job": "b", "members": 1}, 2) as third:
         pass
     until = time.monotonic() + 60
     while not third.closed and time.monotonic() < until:
@@ -377,9 +358,17 @@ def test_a_station_lasts_from_batch_to_batch(here: Any, monkeypatch: pytest.Monk
     here.end("b")
     with (
         pytest.raises(SynkhronosError, match="the call has ended"),
-        here.station(b"", {"job": "b", "members": 1}, 2),
+        here.station(Still, {"job": "b", "members": 1}, 2),
     ):
         pass
+
+
+def test_a_station_for_one_batch(here: Any) -> None:
+    with here.station(Once, {"job": "a", "members": 1}, 1) as first:
+        assert not first.closed
+    assert first.closed
+    with here.station(Once, {"job": "a", "members": 1}, 1) as second:
+        assert second is not first
 
 
 def test_batches_of_a_worker_share_its_cores(here: Any) -> None:
@@ -387,7 +376,7 @@ def test_batches_of_a_worker_share_its_cores(here: Any) -> None:
     inside, let_go, order = threading.Semaphore(0), threading.Event(), []
 
     def use(name: str) -> None:
-        with here.station(b"", {"job": "a", "members": 2}, 4):
+        with here.station(Still, {"job": "a", "members": 2}, 4):
             order.append(name)
             inside.release()
             assert let_go.wait(60)
@@ -412,7 +401,7 @@ def test_threads_of_an_executor_work_together(here: Any, monkeypatch: pytest.Mon
     both = threading.Barrier(2)
 
     def meet(data: bytes, batch: Mapping[str, Any], cores: int) -> int:
-        with here.station(data, batch, cores):
+        with here.station(Still, batch, cores):
             both.wait(60)
         return cores
 

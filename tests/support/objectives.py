@@ -188,3 +188,24 @@ def deaf(trial: Any) -> float:
             trial._pipe.send(request)
         time.sleep(1000)
     return 1.0
+
+
+def always_raises(trial: Any) -> float:
+    raise LookupError("no such file")
+
+
+def says_and_sleeps(folder: Path, trial: Any) -> float:
+    """Draws a value, says so, and takes long."""
+    trial.suggest_float("x", -5.0, 5.0)
+    (folder / "begun").write_text("")
+    time.sleep(20)
+    return 0.0
+
+
+def parents(folder: Path, trial: Any) -> float:
+    """Notes which process runs it, and which has started that; then it takes a while."""
+    x = trial.suggest_float("x", -5.0, 5.0)
+    with open(folder / "begun", "a") as file:
+        file.write(f"{os.getppid()} {os.getpid()} {trial.number} {x!r}\n")
+    time.sleep(0.5)
+    return x

@@ -137,7 +137,7 @@ def not_sent(pool: Any, folder: Path) -> None:
 def other_versions(pool: Any, folder: Path) -> None:
     """A worker with another version of a package fits nothing."""
     known = pooled.versions_here
-    pooled.versions_here = lambda: {**known(), "pymc": "1.2.3"}  # type: ignore[assignment]
+    pooled.versions_here = lambda names: {**known(names), "pymc": "1.2.3"}
     try:
         with pytest.raises(SynkhronosError, match=r"in place of 1.2.3: install the same versions"):
             synk.pymc.map(cases.ended, ["a"], on=pool, folder=folder)

@@ -168,10 +168,16 @@ def launch(kind: str, state: str, folder: Path) -> None:
 
 
 def scheduler(kind: str, state: str, folder: Path) -> None:
-    """Dask's scheduler ends: the call says so, and its results are there for another pool."""
-    del kind, state
+    """Dask's scheduler ends or freezes: the call says so; results are there for another pool."""
+    del kind
     from distributed import Client
 
+    from synkhronos._transport.pools import _dask
+
+    how, said = signal.SIGKILL, "its scheduler is gone"
+    if state == "frozen":
+        how, said = signal.SIGSTOP, "its scheduler has not answered for 3 seconds"
+        _dask._ANSWER_SECONDS = 3.0
     programs: list[subprocess.Popen[bytes]] = []
 
     def start(*words: str) -> subprocess.Popen[bytes]:
@@ -200,20 +206,50 @@ def scheduler(kind: str, state: str, folder: Path) -> None:
 
             def act(_: object) -> None:
                 began.append(time.monotonic())
-                kill(first.pid)
+                os.kill(first.pid, how)
 
             with (
                 at(lambda: list(results.glob("*.fit")), act),
-                pytest.raises(SynkhronosError, match=r"map: Dask.* its scheduler is gone"),
+                pytest.raises(SynkhronosError, match=f"map: Dask.* {said}"),
             ):
                 synk.pymc.map(fit, range(200), on=client, folder=results)
             assert time.monotonic() - began[0] < LIMIT
+            kill(first.pid)  # a client waits for a frozen one
         assert list(results.glob("*.fit"))
     finally:
         for program in programs:
             program.kill()
             program.wait()
     wait_for(lambda: all(gone(process) for _, process, _ in fit.begun()))
+
+
+def head(kind: str, state: str, folder: Path) -> None:
+    """Ray's head ends: no call waits for it for ever, and slots go on with what is left."""
+    del kind, state
+    fit, results = Noted(folder, 0.3), folder / "results"
+    if results.exists():
+        known, begun = set(results.glob("*.fit")), len(fit.begun())
+        fits = synk.pymc.map(fit, range(ITEMS * 5), folder=results, cores=1)
+        assert dict(fits) == {i: i for i in range(ITEMS * 5)}
+        assert known
+        assert len(fit.begun()) - begun == ITEMS * 5 - len(known)
+        return
+    os.environ.update(RAY_gcs_rpc_server_reconnect_timeout_s="5")
+    with opened("ray", 3) as pool:
+        [gcs] = [pid for pid in children(os.getpid()) if "gcs_server" in _name(pid)]
+        with (
+            at(lambda: list(results.glob("*.fit")) and gcs, kill),
+            pytest.raises(SynkhronosError, match="map: Ray"),
+        ):
+            synk.pymc.map(fit, range(ITEMS * 5), on=pool, folder=results)
+    sys.stdout.write("the call has said so\n")
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return ""
 
 
 def added(kind: str, state: str, folder: Path) -> None:
@@ -230,7 +266,8 @@ def added(kind: str, state: str, folder: Path) -> None:
 def main(kind: str, what: str, folder: str) -> None:
     """Kill, and say that all was as it must be."""
     logging.getLogger("synkhronos").setLevel(logging.ERROR)
-    acts = {"launch": launch, "scheduler": scheduler, "added": added}
+    acts = {"launch": launch, "scheduler": scheduler, "added": added, "head": head}
+    acts["frozen"] = scheduler
     acts.get(what, worker)(kind, what, Path(folder))
     sys.stdout.write("as it must be\n")
 

@@ -7,8 +7,10 @@
 ``_dask``         clients of Dask
 ``_ray``          Ray
 ``chosen``        which one the user has given
+``stations``      ``Here``: what a worker keeps between batches, and the cores that these use
+``batches``       ``Batches``: the batches of a call go out, and their ends come back
 ================  ================================================================================
 
-One file each, of at most 60 lines, which alone imports the library. This package schedules nothing
-between machines: a pool does.
+Each pool has a short file, which alone imports the library. This package schedules nothing between
+machines: a pool does. `map` and `search` run on all of them.
 """

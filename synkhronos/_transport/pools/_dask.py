@@ -8,8 +8,12 @@ from typing import Any
 from uuid import uuid4
 
 import distributed
+from distributed.comm import get_address_host
 
+from synkhronos._host.addresses import is_elsewhere
 from synkhronos._transport.pools.pool import Pool
+
+_ANSWER_SECONDS = 60.0  # for a scheduler that is frozen
 
 
 class DaskPool(Pool):
@@ -21,17 +25,28 @@ class DaskPool(Pool):
         self._client = client
         self._members = members
         self._executor = client.get_executor(pure=False)
-        self._slots = 0
+        self._threads: dict[str, int] = {}  # of each worker, by its address
 
     def slots(self) -> int:
         """See `Pool`; asks the scheduler."""
+        return sum(each // self._members for each in self._asked().values())
+
+    def elsewhere(self) -> str:
+        """See `Pool`."""
+        return next(filter(is_elsewhere, map(get_address_host, self._asked())), "")
+
+    def _asked(self) -> dict[str, int]:
         if self._client.status == "running":  # else the client calls the scheduler again
-            threads = self._client.nthreads().values()
-            self._slots = sum(each // self._members for each in threads)
-        return self._slots
+            try:
+                ask = self._client.scheduler.ncores
+                self._threads = self._client.sync(ask, callback_timeout=_ANSWER_SECONDS)
+            except TimeoutError:
+                said = f"its scheduler has not answered for {_ANSWER_SECONDS:g} seconds"
+                raise TimeoutError(said) from None
+        return self._threads
 
     def held(self, data: bytes) -> object:
-        """A task that returns the data, so that they come again if the worker with them ends."""
+        """A task that returns the data: they come again if their worker ends."""
         return self._client.submit(bytes, data, key=f"synk-map-{uuid4().hex}")
 
     def submit(self, run: Callable[..., object], data: object, batch: object) -> Future[Any]:

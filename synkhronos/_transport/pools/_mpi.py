@@ -24,6 +24,12 @@ class MPIPool(Pool):
         """The number of its workers, which it knows once they have started."""
         return int(self._executor.num_workers)
 
+    def elsewhere(self) -> str:
+        """See `Pool`."""
+        started = launch()
+        alone = started is None or started.size == started.local_size
+        return "" if alone else "where other ranks are"
+
     def submit(self, run: Callable[..., object], data: object, batch: object) -> Future[Any]:
         """See `Pool`."""
         found: Future[Any] = self._executor.submit(_in_rank, run, data, batch)

@@ -29,6 +29,12 @@ class RayPool(Pool):
         """See `Pool`; asks the head."""
         return int(ray.cluster_resources().get("CPU", 0)) // self._members
 
+    def elsewhere(self) -> str:
+        """See `Pool`."""
+        here = ray.get_runtime_context().get_node_id()
+        others = (n for n in ray.nodes() if n["Alive"] and n["NodeID"] != here)
+        return next((str(n["NodeManagerHostname"]) for n in others), "")
+
     def held(self, data: bytes) -> object:
         """The data in Ray's store of objects, of which each machine has one copy."""
         return ray.put(data)

@@ -22,6 +22,10 @@ class Pool(ABC):
     def slots(self) -> int:
         """How many batches run at the same time now; 0: there are no workers yet."""
 
+    def elsewhere(self) -> str:
+        """A machine beside this one that certainly has workers; empty if none is known."""
+        return ""
+
     def held(self, data: bytes) -> object:
         """A handle, which `submit` takes in place of the data; workers get the data themselves."""
         return data

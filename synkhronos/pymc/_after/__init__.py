@@ -18,7 +18,7 @@
 ``pareto``            Pareto-smoothed importance sampling of a row, in numba
 ``work``              ``Work``: what can be divided over processes, and where results go
 ``division``          divides a work over a group of its own
+``pooled``            ``PooledDivision``: divides it over the workers of a pool, as items of `map`
 ``store``             ``Store``: zarr arrays on disk, of which each process writes whole chunks
-``bar``               ``Bar``: tells how many draws are done
 ====================  ============================================================================
 """

@@ -17,6 +17,7 @@ from synkhronos._errors import InputError
 from synkhronos.pymc._after.calculation import Calculation
 from synkhronos.pymc._after.division import checked, results
 from synkhronos.pymc._after.points import Points, names_of
+from synkhronos.pymc._after.pooled import chosen
 from synkhronos.pymc._after.store import check_store
 from synkhronos.pymc._density import functions
 from synkhronos.pymc._reading.models import without_initial_values
@@ -34,6 +35,7 @@ def compute_log_likelihood(
     compile_kwargs: dict[str, object] | None = None,
     cores: int | None = None,
     store: str | os.PathLike[str] | None = None,
+    on: object = None,
 ) -> Any:
     """Compute the log-likelihood of each observation and draw, with all cores.
 
@@ -46,7 +48,7 @@ def compute_log_likelihood(
         Has the group ``posterior``.
     var_names, extend_inferencedata, model, sample_dims, backend, compile_kwargs
         As in PyMC.
-    progressbar, cores, store
+    progressbar, cores, store, on
         As for `sample_posterior_predictive`. The group in the store is ``log_likelihood``.
 
     Returns
@@ -86,6 +88,7 @@ def compute_log_likelihood(
         "mode": resolve_backend_compile_kwargs(backend, compile_kwargs),
         "cores": cores,
         "store": store,
+        "on": on,
     }
     return _compute_log_density(idata, "likelihood", **given)
 
@@ -102,6 +105,7 @@ def compute_log_prior(
     compile_kwargs: dict[str, object] | None = None,
     cores: int | None = None,
     store: str | os.PathLike[str] | None = None,
+    on: object = None,
 ) -> Any:
     """Compute the log-density of each free variable's prior for each draw, with all cores.
 
@@ -113,7 +117,7 @@ def compute_log_prior(
         Has the group ``posterior``.
     var_names, extend_inferencedata, model, sample_dims, backend, compile_kwargs
         As in PyMC.
-    progressbar, cores, store
+    progressbar, cores, store, on
         As for `sample_posterior_predictive`. The group in the store is ``log_prior``.
 
     Returns
@@ -150,6 +154,7 @@ def compute_log_prior(
         "mode": resolve_backend_compile_kwargs(backend, compile_kwargs),
         "cores": cores,
         "store": store,
+        "on": on,
     }
     return _compute_log_density(idata, "prior", **given)
 
@@ -166,9 +171,11 @@ def _compute_log_density(
     mode: dict[str, Any],
     cores: int | None,
     store: str | os.PathLike[str] | None,
+    on: object,
 ) -> Any:
     what, group = f"compute_log_{kind}", f"log_{kind}"
     cores = checked(what, cores, progressbar)
+    pool = chosen(what, on, cores)
     path = check_store(store, [group])
     sample_dims = names_of(sample_dims)
     model = modelcontext(model)
@@ -182,7 +189,7 @@ def _compute_log_density(
         dataset = points.dataset(found, density.model, sample_dims)
         return DataTree.from_dict({group: dataset})
 
-    how = {"what": what, "cores": cores, "progressbar": progressbar}
+    how = {"what": what, "cores": cores, "progressbar": progressbar, "pool": pool}
     tree = results(own, tree_of, store=path, groups=[group], **how)
     dataset = tree[group].to_dataset()
     if not extend:

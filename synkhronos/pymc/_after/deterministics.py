@@ -18,6 +18,7 @@ from synkhronos._errors import InputError
 from synkhronos.pymc._after.calculation import Calculation
 from synkhronos.pymc._after.division import checked, results
 from synkhronos.pymc._after.points import Points, names_of
+from synkhronos.pymc._after.pooled import chosen
 from synkhronos.pymc._after.store import check_store
 from synkhronos.pymc._density import functions
 
@@ -38,6 +39,7 @@ def compute_deterministics(
     compile_kwargs: dict[str, object] | None = None,
     cores: int | None = None,
     store: str | os.PathLike[str] | None = None,
+    on: object = None,
 ) -> Any:
     """Compute deterministic variables for each draw, with all cores.
 
@@ -51,7 +53,7 @@ def compute_deterministics(
         A group such as the posterior, or a tree that has it.
     group, var_names, model, sample_dims, merge_dataset, extend_dataset, backend, compile_kwargs
         As in PyMC.
-    progressbar, cores, store
+    progressbar, cores, store, on
         As for `sample_posterior_predictive`. The group in the store is ``deterministics``.
 
     Returns
@@ -82,6 +84,7 @@ def compute_deterministics(
     """
     what = "compute_deterministics"
     cores = checked(what, cores, progressbar)
+    pool = chosen(what, on, cores)
     path = check_store(store, [_GROUP])
     sample_dims = names_of(sample_dims)
     if merge_dataset and extend_dataset:
@@ -118,7 +121,7 @@ def compute_deterministics(
         return DataTree.from_dict({_GROUP: points.dataset(found, model, sample_dims)})
 
     own = Calculation(function, names, points.inputs_of(function, inputs), points.sample_shape)
-    how = {"what": what, "cores": cores, "progressbar": progressbar}
+    how = {"what": what, "cores": cores, "progressbar": progressbar, "pool": pool}
     tree = results(own, tree_of, store=path, groups=[_GROUP], **how)
     new = tree[_GROUP].to_dataset()
     if extend_dataset:

@@ -20,13 +20,15 @@ from synkhronos._host.arena import ArrayRef
 from synkhronos._host.cores import available
 from synkhronos._host.system import trouble
 from synkhronos._host.thread_pools import ThreadLimits
+from synkhronos._transport.pools.pool import Pool
 from synkhronos._transport.processes.fork_safety import reasons_against_fork
 from synkhronos._transport.serialization import pack_graph, unpack_graph
-from synkhronos.pymc._after.bar import Bar
 from synkhronos.pymc._after.blocks import share
 from synkhronos.pymc._after.calculation import Calculation
+from synkhronos.pymc._after.pooled import PooledDivision
 from synkhronos.pymc._after.store import Store
 from synkhronos.pymc._after.work import InMemory, Target, Work
+from synkhronos.pymc._map.bar import Bar
 
 _FORK_SECONDS, _EXEC_SECONDS = 0.1, 6.0  # to start a process and give it a compiled function
 _NOTE_SECONDS = 1.0  # between two notes in a store
@@ -64,6 +66,7 @@ def results(
     store: str | None,
     groups: Sequence[str],  # of the tree, which have the results
     progressbar: bool,
+    pool: Pool | None,  # whose workers compute, in place of processes of this machine
 ) -> DataTree:
     """Compute all draws, and return them as a tree."""
     if store is not None and not own.names:
@@ -71,7 +74,7 @@ def results(
     first, seconds = own.measured()
     shapes = [((*own.sample_shape, *value.shape), value.dtype) for value in first]
     if store is None:
-        with divided(own, seconds * own.total, what, cores, progressbar) as division:
+        with _divided(own, seconds, what, cores, progressbar, pool) as division:
             arrays = [division.empty(shape, dtype) for shape, dtype in shapes]
             flat = [a.reshape((own.draws, *v.shape)) for a, v in zip(arrays, first, strict=True)]
             division.run(InMemory(flat))
@@ -85,11 +88,28 @@ def results(
     if is_there:
         target.cleaned()
         own.there = frozenset(part.start for part in own.parts if target.has(part))
-    with divided(own, seconds * own.total, what, cores, progressbar) as division:
+    with _divided(own, seconds, what, cores, progressbar, pool) as division:
         if not is_there:
             target.make(stored)  # after the start of processes, since zarr has threads
         division.run(target)
         return tree.assign(target.opened())
+
+
+@contextlib.contextmanager
+def _divided(
+    own: Calculation,
+    seconds: float,  # of a draw
+    what: str,
+    cores: int | None,
+    progressbar: bool,
+    pool: Pool | None,
+) -> Iterator[Division | PooledDivision]:
+    if pool is None:
+        with divided(own, seconds * own.total, what, cores, progressbar) as division:
+            yield division
+        return
+    with Bar(what, own.total, progressbar) as bar:
+        yield PooledDivision(own, seconds * own.draws, pool, what, bar)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from synkhronos._errors import InputError, InputTypeError
 from synkhronos.pymc._after.calculation import Calculation, RandomSeed, seed_of
 from synkhronos.pymc._after.division import checked, results
 from synkhronos.pymc._after.points import Points, names_of
+from synkhronos.pymc._after.pooled import chosen
 from synkhronos.pymc._after.store import check_store, seed_in
 from synkhronos.pymc._density import functions
 
@@ -73,6 +74,7 @@ def sample_posterior_predictive(
     compile_kwargs: dict[str, object] | None = None,
     cores: int | None = None,
     store: str | os.PathLike[str] | None = None,
+    on: object = None,
 ) -> Any:
     """Draw from the posterior predictive distribution with all cores.
 
@@ -103,6 +105,9 @@ def sample_posterior_predictive(
         Write the draws into this zarr store as they come, and return a tree that reads them when
         they are used. The same call with the same store goes on where an earlier one has ended,
         with the same bits; `random_seed` may be left out.
+    on : Client, "ray", MPIPoolExecutor or Executor, optional
+        Where draws are computed, in place of processes of this machine, as for `map`: by the
+        workers of Dask, Ray, mpi4py, or an executor. The same bits on equal processors.
 
     Returns
     -------
@@ -116,6 +121,8 @@ def sample_posterior_predictive(
     WorkerError, WorkerDied, OSError
         A process has failed or died, or the disk is full. With `store`, what was written stays: the
         attribute ``draws_done`` of its group tells how many draws are.
+    SynkhronosError
+        With `on`: draws have failed, or the workers are gone or have other versions.
     MemoryError
         The draws do not fit in memory: use `store`.
 
@@ -141,7 +148,8 @@ def sample_posterior_predictive(
     cores = checked(what, cores, progressbar)
     group = "predictions" if predictions else "posterior_predictive"
     path = check_store(store, [group])
-    how = {"what": what, "cores": cores, "progressbar": progressbar}
+    pool = chosen(what, on, cores)
+    how = {"what": what, "cores": cores, "progressbar": progressbar, "pool": pool}
     if path is not None and not return_inferencedata:
         raise InputError(f"{what}: store= needs return_inferencedata=True")
     seed = seed_of(seed_in(path, [group]) if random_seed is None else random_seed)
@@ -262,6 +270,7 @@ def sample_prior_predictive(
     progressbar: bool = True,
     cores: int | None = None,
     store: str | os.PathLike[str] | None = None,
+    on: object = None,
 ) -> Any:
     """Draw from the prior and the prior predictive distribution with all cores.
 
@@ -275,7 +284,7 @@ def sample_prior_predictive(
         Default: the model of the current context.
     var_names, return_inferencedata, idata_kwargs, backend, compile_kwargs
         As in PyMC.
-    random_seed, progressbar, cores, store
+    random_seed, progressbar, cores, store, on
         As for `sample_posterior_predictive`. The groups in the store are ``prior`` and
         ``prior_predictive``.
 
@@ -308,7 +317,8 @@ def sample_prior_predictive(
     cores = checked(what, cores, progressbar)
     groups = ["prior", "prior_predictive"]
     path = check_store(store, groups)
-    how = {"what": what, "cores": cores, "progressbar": progressbar}
+    pool = chosen(what, on, cores)
+    how = {"what": what, "cores": cores, "progressbar": progressbar, "pool": pool}
     if path is not None and not return_inferencedata:
         raise InputError(f"{what}: store= needs return_inferencedata=True")
     seed = seed_of(seed_in(path, groups) if random_seed is None else random_seed)

@@ -11,8 +11,10 @@
 ``compilations``   compiled models of nutpie, which models of one graph share
 ``one_graph``      a model as a graph whose data are variables, and its key
 ``digests``        digests of items, the same in every process
+``packing``        `fit` and items as bytes
 ``names``          the names of items, and what follows from them: seeds, names of files
 ``results``        ``Fits``: results of items, each of which is whole or missing
+``bar``            ``Bar``: a line that tells how many are done
 ``stores``         where they are kept; ``OwnFolder``: a folder that only this user writes to
 ``remote``         ``Remote``: an address of fsspec, where each result is signed
 =================  ===============================================================================

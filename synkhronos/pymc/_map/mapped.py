@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytensor
 
 from synkhronos._checks import check_integer, check_seconds, or_none, shown
 from synkhronos._errors import InputError, InputTypeError, StartFailed
@@ -21,16 +20,14 @@ from synkhronos._transport.pools.chosen import pool_of
 from synkhronos._transport.pools.pool import Pool
 from synkhronos._transport.processes.interpreter import lifeline
 from synkhronos._transport.processes.slots import in_memory
-from synkhronos._transport.serialization import pack_graph
-from synkhronos.pymc._after.bar import Bar
 from synkhronos.pymc._density.adaptation import check_adaptation
+from synkhronos.pymc._map.bar import Bar
 from synkhronos.pymc._map.digests import digest_of
 from synkhronos.pymc._map.names import named
+from synkhronos.pymc._map.packing import packed_for, packed_job
 from synkhronos.pymc._map.parent import Fleet, Item, Record, Settings
 from synkhronos.pymc._map.pooled import Job, PooledItems
 from synkhronos.pymc._map.results import Fits, Folder
-
-_SETTINGS = ("mode", "floatX", "cxx")  # of PyTensor, which the script may have changed
 
 
 def map(
@@ -155,9 +152,8 @@ def map(
                 "seed: give folder= and random_seed="
             )
         found = dict(list(found.items())[part - 1 :: parts])
-    packed = {name: _packed(f"item {name}", item) for name, item in found.items()}
-    job = {"fit": fit, "arguments": kwargs, "settings": _settings()}
-    head = _packed("fit, or an argument of pm.sample,", job)
+    packed = {name: packed_for("map", f"item {name}", item) for name, item in found.items()}
+    head = packed_job("map", fit, kwargs)
     place = Folder(folder, f"-{part}-of-{parts}" if parts > 1 else "")
     fresh = int(np.random.SeedSequence().generate_state(2, np.uint64)[0])
     entropy = place.entropy(asked, fresh, kwargs)
@@ -204,20 +200,6 @@ def _log_folder(given: str | os.PathLike[str]) -> Path:
     except OSError as exc:
         raise InputError(f"map: log_dir={str(folder)!r}: {exc.strerror}") from None
     return folder
-
-
-def _settings() -> dict[str, object]:
-    return {name: getattr(pytensor.config, name) for name in _SETTINGS}
-
-
-def _packed(what: str, value: object) -> bytes:
-    try:
-        return pack_graph(value)
-    except Exception as exc:  # of any object that it refers to
-        raise InputError(
-            f"map: {what} refers to what cannot be sent to a process: {exc}. Make "
-            "that inside of fit"
-        ) from exc
 
 
 def _placed(

@@ -14,7 +14,7 @@ from typing import Any
 from synkhronos._errors import SynkhronosError
 from synkhronos._transport.processes.slot_process import SlotProcess
 from synkhronos._transport.processes.slots import Slots
-from synkhronos.pymc._after.bar import Bar
+from synkhronos.pymc._map.bar import Bar
 from synkhronos.pymc._map.results import Folder
 
 log = logging.getLogger("synkhronos")

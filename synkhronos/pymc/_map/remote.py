@@ -20,7 +20,7 @@ from typing import IO
 from synkhronos._errors import BackendMissing, InputError, SynkhronosError
 from synkhronos._host import files
 from synkhronos._host.own_key import key_path, own_key
-from synkhronos._host.secrets import without_secrets
+from synkhronos._host.secrets import cause_of, without_secrets
 from synkhronos.pymc._map.stores import Store, temporary
 
 _AT_ONCE = 16  # requests; each takes some 20 ms, most of which are waiting
@@ -56,7 +56,9 @@ class Remote(Store):
         except (ImportError, ValueError) as exc:
             raise InputError(f"map: folder={self.shown!r}: {without_secrets(str(exc))}") from None
         except Exception as exc:  # of any driver
-            raise InputError(f"map: folder={self.shown!r} cannot be listed: {_said(exc)}") from exc
+            raise InputError(
+                f"map: folder={self.shown!r} cannot be listed: {_said(exc)}"
+            ) from cause_of(exc)
         self._key = own_key()
 
     def _listed(self) -> Iterator[str]:
@@ -77,7 +79,7 @@ class Remote(Store):
         except Exception as exc:  # of any driver
             raise SynkhronosError(
                 f"map: {name} cannot be written to {self.shown!r}: {_said(exc)}"
-            ) from exc
+            ) from cause_of(exc)
         self._names.add(name)
 
     def _read(self, name: str) -> bytes:
@@ -88,7 +90,7 @@ class Remote(Store):
         except OSError:
             raise
         except Exception as exc:  # of any driver
-            raise OSError(0, _said(exc)) from exc
+            raise OSError(0, _said(exc)) from cause_of(exc)
         return found
 
     def note(self, name: str, text: str) -> None:
