@@ -14,6 +14,7 @@ Each room imports only itself and the rooms before it.
 ``_after``       what follows sampling: predictive draws, log-densities, deterministics, `loo`
 ``_everywhere``  `everywhere`: PyMC's functions are ours, for code that calls PyMC
 ``_refits``      `cross_validate`, `reloo`, `lfo`: fits without some rows, by `map`
+``_simulated``   `sbc`: fits to data that the model has simulated, by `map`
 ===============  ===================================================================================
 
 The first three are the way from a model to its density. They, and `_kept`, import nothing of the
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from synkhronos.pymc._refits.cross_validation import cross_validate
     from synkhronos.pymc._refits.lfo import lfo
     from synkhronos.pymc._refits.reloo import reloo
+    from synkhronos.pymc._simulated.sbc import sbc
 
 _HOMES = {
     "Advice": "_group.advice",
@@ -77,6 +79,7 @@ _HOMES = {
     "sample": "_chains.sampling",
     "sample_posterior_predictive": "_after.predictive",
     "sample_prior_predictive": "_after.predictive",
+    "sbc": "_simulated.sbc",
 }
 __all__ = [
     "Advice",
@@ -103,6 +106,7 @@ __all__ = [
     "sample",
     "sample_posterior_predictive",
     "sample_prior_predictive",
+    "sbc",
 ]
 
 __getattr__ = _imported_late(__name__, __all__, _HOMES.__getitem__, "pymc", "PyMC", "pymc")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -96,29 +98,41 @@ def test_elpd_of_folds_and_of_groups(answers: dict[str, Any]) -> None:
     assert sum(f.sum() for f in fits.values()) == pytest.approx(elpd_of(x, y, held), abs=0.1)
 
 
+def fewer(count: int) -> SimpleNamespace:
+    """`synk`, whose `sbc` has this number of simulations."""
+    call = functools.partial(_sbc_of, count)
+    return SimpleNamespace(pymc=SimpleNamespace(sbc=call))
+
+
+def _sbc_of(count: int, model: Any, _: int, **options: Any) -> Any:
+    return synk.pymc.sbc(model, count, **options)
+
+
 def test_ranks_are_uniform() -> None:
-    items = 100
-    fewer: Callable[[int], range] = lambda count: range(count // 5)  # noqa: E731
-    done = run_recipe("recipe-ranks", np=np, pm=pm, synk=synk, range=fewer)
-    assert len(done["ranks"]) == items
+    done = run_recipe("recipe-ranks", np=np, pm=pm, synk=fewer(100))
     for name in ("level", "width"):
-        found = np.array([ranks[name] for ranks in done["ranks"].values()])
-        assert found.min() >= 0
-        assert found.max() <= 99
-        counts = np.histogram(found, 5, (0, 100))[0]
-        assert ((counts - 20) ** 2 / 20).sum() < 18.5  # chi-square of 4: one in a thousand
-
-
-def test_uniform_ranks_fill_all_bins_alike() -> None:
+        assert chi_square_of(done["ranks"], name) < 18.5  # of 4: one in a thousand
     matplotlib = pytest.importorskip("matplotlib")
+    pytest.importorskip("arviz_plots")
     matplotlib.use("Agg")
-    pyplot = pytest.importorskip("matplotlib.pyplot")
-    ranks = {i: {"level": i % 100, "width": i % 100} for i in range(500)}
-    done = run_recipe("recipe-band", ranks=ranks)
-    heights = [p.get_height() for p in done["axes"][0].patches[:20]]
-    pyplot.close(done["figure"])
-    assert heights == [25] * 20
-    assert done["low"] < 25 < done["high"]
+    run_recipe("recipe-ranks-plot", ranks=done["ranks"])
+    pytest.importorskip("matplotlib.pyplot").close("all")
+
+
+def test_data_with_heavier_tails_are_noticed() -> None:
+    model = run_recipe("recipe-ranks", np=np, pm=pm, synk=fewer(1))["model"]
+    given = {"np": np, "model": model, "synk": fewer(100)}
+    assert chi_square_of(run_recipe("recipe-simulator", **given)["wrong"], "width") > 50
+
+
+def chi_square_of(ranks: Any, name: str) -> float:
+    """Of the ranks of a variable in five bins."""
+    group = ranks["prior_sbc"]
+    found = group[name].values.ravel()
+    assert found.min() >= 0
+    assert found.max() <= group.attrs["compared"] == 100
+    counts = np.histogram(found, 5, (-0.5, 100.5))[0]
+    return float(((counts - found.size / 5) ** 2 / (found.size / 5)).sum())
 
 
 def test_the_best_of_several_starts() -> None:

@@ -31,7 +31,7 @@ from synkhronos.pymc._refits.refit import Refit
 from synkhronos.pymc._refits.weighted import weighted
 
 _NAMED = 5  # fits in a message
-_OF_MAP = frozenset(
+OF_MAP = frozenset(
     name
     for name, parameter in inspect.signature(map_items).parameters.items()
     if parameter.kind is inspect.Parameter.KEYWORD_ONLY
@@ -62,11 +62,11 @@ class Refits:
     ) -> None:
         self._what, self._model = what, model
         self._cores = checked(what, options.get("cores"), options.get("progressbar", True))
-        self._of_map = {k: v for k, v in options.items() if k in _OF_MAP}
+        self._of_map = {k: v for k, v in options.items() if k in OF_MAP}
         self.posterior = posterior_with_draws(what, data)
         self.draws = draws_of(self.posterior)
         sizes = self.posterior.sizes
-        own = {k: v for k, v in options.items() if k not in _OF_MAP}
+        own = {k: v for k, v in options.items() if k not in OF_MAP}
         for name in ("model", "var_names", "idata_kwargs"):
             if name in own:
                 raise InputError(f"{what}: {name}= is not for fits without rows: leave it out")
@@ -108,11 +108,7 @@ class Refits:
         InputError
             This is a task of an array, which has a part of the items.
         """
-        if (parts := launch_settings().part[1]) > 1:
-            raise InputError(
-                f"{self._what}: it needs all fits, and this is one of {parts} tasks of an array, "
-                "each of which has a part of them: give on= in a job of one task"
-            )
+        refuse_parts(self._what)
         model = weighted(self._what, self._model, self._of_model.name, self._of_model.first.shape)
         members = self._of_map.get("members", self._members(len(items)))
         fit = kind(model, self._function, self._arguments, members, keeps)
@@ -127,7 +123,8 @@ class Refits:
                 "these again"
             )
         results = dict(found)
-        self._warn(results)
+        diverged = {name: result["diverged"] for name, result in results.items()}
+        warn_of_divergences(self._what, diverged, 4)
         return results
 
     def _members(self, fits: int) -> int:
@@ -144,19 +141,29 @@ class Refits:
         draws = [[v[draw, ...] for v in own.inputs] for draw in (0, self.draws - 1)]
         return digest_of((own.name, values, draws, sorted(map(str, self._arguments.items()))))
 
-    def _warn(self, results: Mapping[str, Any]) -> None:
-        counts = {name: n for name, found in results.items() if (n := found["diverged"])}
-        if counts:
-            first = sorted(counts, key=lambda name: -counts[name])[:_NAMED]
-            each = ", ".join(f"{name}: {counts[name]}" for name in first)
-            more = ", ..." if len(counts) > _NAMED else ""
-            warnings.warn(
-                f"{self._what}: draws diverged in {len(counts)} of {len(results)} fits ({each}"
-                f"{more}): their numbers may be wrong. Give target_accept=0.95, or look at the "
-                "model",
-                UserWarning,
-                stacklevel=4,
-            )
+
+def refuse_parts(what: str) -> None:
+    """Raise in a task of an array: `map` would fit a part of the items."""
+    if (parts := launch_settings().part[1]) > 1:
+        raise InputError(
+            f"{what}: it needs all fits, and this is one of {parts} tasks of an array, each of "
+            "which has a part of them: give on= in a job of one task"
+        )
+
+
+def warn_of_divergences(what: str, diverged: Mapping[Any, int], stacklevel: int) -> None:
+    """Warn if draws diverged in fits, which are given by their names."""
+    counts = {name: n for name, n in diverged.items() if n}
+    if counts:
+        first = sorted(counts, key=lambda name: -counts[name])[:_NAMED]
+        each = ", ".join(f"{name}: {counts[name]}" for name in first)
+        more = ", ..." if len(counts) > _NAMED else ""
+        warnings.warn(
+            f"{what}: draws diverged in {len(counts)} of {len(diverged)} fits ({each}{more}): "
+            "their numbers may be wrong. Give target_accept=0.95, or look at the model",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
 
 
 def result_rows(rows: DataArray, values: np.ndarray) -> DataArray:
