@@ -30,6 +30,7 @@ from modes import FAST
 from pytensor import In
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos._api import auto_slices
@@ -1777,7 +1778,7 @@ def run_script(text: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("start", ["fork", "exec"])
+@pytest.mark.parametrize("start", [*thorough("fork"), "exec"])
 def test_operations_of_a_script(start: str) -> None:
     """What `__main__` defines travels by value, in both ways to start."""
     assert run_script(SCRIPT.replace("START", start)) == ["True"] * 3

@@ -204,7 +204,7 @@ def test_the_program_with_fit_has_twelve_lines() -> None:
     assert len([line for line in program.splitlines() if line.strip()]) == 12
 
 
-@pytest.mark.parametrize("demo", ["train_serial", "train_gpu_data"])
+@pytest.mark.parametrize("demo", ["train_serial", *thorough("train_gpu_data")])
 def test_a_bad_model_ends_before_it_begins(demo: str) -> None:
     """As a user runs it."""
     done = subprocess.run(

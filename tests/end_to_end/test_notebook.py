@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from jupyter_client.manager import KernelManager
+from selection import thorough
 from user_scripts import alive
 
 LIMIT = 270  # seconds for one cell; a hang fails
@@ -106,7 +107,7 @@ progress.SOON = 60
     assert cell("synk.close()") == ""
 
 
-@pytest.mark.parametrize("how", ["shutdown", "kill"])
+@pytest.mark.parametrize("how", [*thorough("shutdown"), "kill"])
 def test_workers_end_with_the_kernel(kernel: KernelManager, cell: Cell, how: str) -> None:
     """A kernel that is restarted or killed with a group open leaves no worker."""
     cell("import synkhronos as synk; g = synk.Group(3)")

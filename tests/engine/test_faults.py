@@ -111,7 +111,7 @@ def test_peers_in_a_long_sleep_are_ended() -> None:
     leaks.check(before)
 
 
-@pytest.mark.parametrize("start", ["fork", "exec"])
+@pytest.mark.parametrize("start", ["fork", *thorough("exec")])
 def test_grandchildren_end_too(tmp_path: Path, start: str) -> None:
     text = f"""
         import os, subprocess, time

@@ -28,6 +28,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pytensor.graph.op import Op
+from selection import thorough
 from threadpoolctl import threadpool_info
 from user_scripts import run_script
 from worker_commands import AskPlace
@@ -324,7 +325,7 @@ def test_torch_loaded_before(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("torch" in reason for reason in fork_safety.reasons_against_fork())
 
 
-@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("start", [*thorough("fork"), "exec"])
 def test_script_without_main_guard(tmp_path: Path, start: str) -> None:
     """S82: no guard needed; Ops and functions defined in the script reach exec'd workers too."""
     text = f"""

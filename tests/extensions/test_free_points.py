@@ -113,7 +113,7 @@ def test_numbers_are_set(group: synk.Group) -> None:
     """A rule whose alpha is 0 never moves the centre; the next run has the rule's own number."""
     train, ws, data = equal(rules.EASGD(1, alpha=0.0), 60)
     with pytest.warns(synk.UnusedWarning, match="never exchange"):
-        run = train.start(data, batches_of(60, 2), epochs=200)
+        run = train.start(data, batches_of(60, 2), epochs=60)
     with run:
         for point in run.every(rows=30):
             assert not point.values[ws[0]].any()

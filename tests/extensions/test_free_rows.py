@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from free_runs import TURN_RULES, Slowed, batches_of, batches_wait, counting
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos import rules
@@ -124,7 +125,7 @@ def test_refused_contributions_occur(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(numbers) == list(range(52))
 
 
-@pytest.mark.parametrize("period", [1, 4])
+@pytest.mark.parametrize("period", [*thorough(1), 4])
 def test_a_death_loses_at_most_a_period(period: int, caplog: pytest.LogCaptureFixture) -> None:
     with synk.Group(3) as group:
         rule = rules.Downpour(period, scale="none")

@@ -25,6 +25,7 @@ from comparing import (
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.graph.basic import Constant
 from pytensor.tensor.rewriting.fused_elemwise import FusedElemwise
+from selection import thorough
 from zoo import KINDS
 
 import synkhronos as synk
@@ -185,7 +186,7 @@ def test_the_density_is_nan_while_data_cannot_be_multiplied() -> None:
     assert np.isfinite(compiled(at))
 
 
-@pytest.mark.parametrize("mode", ["FAST_COMPILE", "NUMBA"])
+@pytest.mark.parametrize("mode", [*thorough("FAST_COMPILE"), "NUMBA"])
 def test_means_over_a_dim_whose_length_can_be_set(mode: str) -> None:
     """The number of teams is data of one element, which joins arrays of any length."""
     r = np.random.default_rng(8)
