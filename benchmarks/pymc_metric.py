@@ -22,8 +22,8 @@ many of them, and with the other samplers, and writes what each has by diag.
 
 ESS is the smallest bulk (or tail) effective sample size of all parameters. Gradients are those of
 warm-up and draws together. Seconds are of the processor: of nutpie's call, and of the whole call
-with the choice of a metric. Where auto takes diag, the first seed checks that its draws are those
-of diag, and the others are not sampled again. Compiling is left out: it is the same for all.
+with the choice of a metric. The first seed of auto checks that its draws are those of the metric
+that it takes, and the others are not sampled again. Compiling is left out: it is the same for all.
 "errors" is the largest distance of a mean to that of reference draws, in Monte Carlo standard
 errors of both; without reference draws it is that to the means of diag. A model that was measured
 is not measured again: --results has it. --short has twelve models, two metrics and two seeds, for
@@ -141,7 +141,7 @@ def by_nutpie(model: Any, metric: str, seed: int, given: Mapping[str, int], spen
     began = time.process_time()
     start = STARTS[options.get("start", "prior")](model, seed)
     tree = synk.pymc.sample(
-        model=model, random_seed=seed, adaptation=metric, nuts=nuts, cores=1, initvals=start,
+        model=model, random_seed=seed, adaptation=metric, nuts=nuts, cores=2, initvals=start,
         discard_tuned_samples=False, nuts_sampler="nutpie", **given, **QUIET,
     )  # fmt: skip
     call = time.process_time() - began
@@ -331,13 +331,14 @@ def child(name: str, posteriordb: str, metrics: list[str], args: Any) -> None:
     names = [v.name for v in model.free_RVs]
     expected = references(name, posteriordb)
     choosing = 0.0  # by the first seed: the choice is kept
-    runs: dict[tuple[int, str], dict[str, Any]] = {}
+    measured = read(args.results)[name]
+    runs = {(run["seed"], metric): run for metric in measured for run in measured[metric]}
     for seed, metric in itertools.product(range(1, args.seeds + 1), metrics):
-        first = runs.get((1, metric), {"line": ""})
-        if metric == "auto" and first["line"].startswith("metric diag") and (seed, "diag") in runs:
-            # the first seed has shown that draws are those of diag
-            copied = runs[seed, "diag"]
-            found = {**copied, "metric": metric, "choosing": choosing, "line": first["line"]}
+        line = runs[1, metric]["line"] if metric == "auto" and seed > 1 else ""
+        if line and (seed, metric_of(line)) in runs:
+            # the first seed has shown that draws are those of this metric
+            copied = runs[seed, metric_of(line)]
+            found = {**copied, "metric": metric, "choosing": choosing, "line": line}
             found["call"] += choosing
             print(json.dumps(found), flush=True)
             continue
@@ -362,11 +363,16 @@ def child(name: str, posteriordb: str, metrics: list[str], args: Any) -> None:
             found["reference"] = {key: expected[key] for key in means}
         if len(means) <= 200:
             found["means"] = means
-        if line.startswith("metric diag") and (of_diag := runs.get((seed, "diag"))):
-            same = all(found[key] == of_diag[key] for key in ("gradients", "bulk", "tail"))
-            assert same, "auto has taken diag, and its draws are others"
+        if line and (other := runs.get((seed, metric_of(line)))):
+            same = all(found[key] == other[key] for key in ("gradients", "bulk", "tail"))
+            assert same, f"{line}: its draws are others"
         runs[seed, metric] = found
         print(json.dumps(found), flush=True)
+
+
+def metric_of(line: str) -> str:
+    """The metric that this line tells."""
+    return line.split()[1].rstrip(":")
 
 
 # all models, and the tables
@@ -381,6 +387,7 @@ def measure(name: str, posteriordb: str, metrics: list[str], args: Any, results:
     command += ["--posteriordb", posteriordb] if posteriordb else []
     command += ["--metrics", ",".join(metrics), "--seeds", str(args.seeds)]
     command += ["--draws", str(args.draws), "--chains", str(args.chains)]
+    command += ["--results", str(results)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (args.seconds,) * 2),
@@ -452,7 +459,8 @@ def table(found: Mapping[str, Mapping[str, list[dict[str, Any]]]]) -> list[list[
         of_diag = {rate: mean_of(metrics["diag"], RATES[rate]) for rate in RATES}
         for metric, runs in metrics.items():
             rates = {rate: mean_of(runs, RATES[rate]) for rate in RATES}
-            times = [f"{rates[rate] / of_diag[rate]:.2f}" for rate in RATES]
+            by_diag = [rates[rate] / of_diag[rate] for rate in RATES]
+            times = [f"{ratio:.2f}" if ratio > 0.1 else f"{ratio:.2g}" for ratio in by_diag]
             chosen = re.match(r"metric (\w+)", runs[0]["line"])
             name = f"{metric}: {chosen[1]}" if chosen else metric
             shown = [f"{rate:.3g}" for rate in rates.values()]
@@ -595,8 +603,8 @@ def main() -> None:
             kinds = ("low_rank:", "walnutpie") if args.options else ("low_rank", *OTHERS)
             missing = [metric for metric in missing if not metric.startswith(kinds)]
         if missing:
-            # draws of auto are compared with those of diag
-            missing = ["diag"] * ("diag" not in missing and "auto" in missing) + missing
+            # draws of auto are compared with those of the metric that it takes
+            missing.sort(key=lambda metric: metric == "auto")
             jobs.append((name, folder, missing, args, args.results))
     with ThreadPoolExecutor(args.jobs) as threads:
         for done in [threads.submit(measure, *job) for job in jobs]:

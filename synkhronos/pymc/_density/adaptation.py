@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from synkhronos.pymc._density.metric import (
     Warmup,
     choice,
     draws_of_warmup,
+    early_choice,
     without_warmup,
 )
 
@@ -42,6 +44,7 @@ _OF_LOW_RANK = {"mass_matrix_eigval_cutoff", "mass_matrix_gamma"}
 _OLD_NAMES = {"low_rank_modified_mass_matrix", "transform_adapt", "use_grad_based_mass_matrix"}
 _SEED = 1  # of the short warm-up: the choice is that of the model, whatever the seed of draws is
 _DEPTH = 5  # of its trees
+_SOON = 0.002  # seconds between looks at its draws, at least
 STUCK = 0.9  # of the draws of a chain diverge
 
 _asked: ContextVar[Auto | None] = ContextVar("_asked", default=None)
@@ -191,35 +194,52 @@ def choice_for(
     known = without_warmup(int(compiled.n_dim), seconds, draws, tune)
     if known is not None:
         return known
+    of_warmup = draws_of_warmup(draws, tune)
     with telling("choosing the metric"):
-        warmup = _short_warmup(sample, compiled, draws_of_warmup(draws, tune), cores)
-    return choice(warmup, seconds, draws, tune)
+        running = sample(
+            compiled,
+            draws=0,
+            tune=of_warmup,
+            chains=CHAINS,
+            cores=cores,
+            seed=_SEED,
+            maxdepth=_DEPTH,
+            adaptation=DIAG,
+            store_gradient=True,
+            store_unconstrained=True,
+            progress_bar=False,
+            blocking=False,
+            return_raw_trace=True,  # ArviZ's tree takes longer than the draws of a small model
+        )
+        try:
+            return _choice_of(running, of_warmup // 2, (seconds, draws, tune))
+        finally:  # half of the draws are enough, or Ctrl-C
+            running.cancel()
 
 
-def _short_warmup(sample: Callable[..., Any], compiled: Any, draws: int, cores: int) -> Warmup:
-    """The first draws of nutpie's diagonal metric; Ctrl-C is raised."""
-    running = sample(
-        compiled,
-        draws=0,
-        tune=draws,
-        chains=CHAINS,
-        cores=cores,
-        seed=_SEED,
-        maxdepth=_DEPTH,
-        adaptation=DIAG,
-        store_gradient=True,
-        store_unconstrained=True,
-        progress_bar=False,
-        blocking=False,
-        return_raw_trace=True,  # ArviZ's tree takes longer than the draws of a small model
+def _choice_of(running: Any, half: int, of_call: tuple[float, int, int]) -> Choice:
+    """The choice by half of the draws, soon after they are there, or by all of them."""
+    began, wait_for_all = time.monotonic(), False
+    while True:
+        soon = max(_SOON, (time.monotonic() - began) / 20)
+        try:
+            whole = running.wait(timeout=None if wait_for_all else soon)
+        except TimeoutError:
+            _, chains = running.inspect().get_arrow_trace()
+            if len(chains) == CHAINS and min(chain.num_rows for chain in chains) >= half:
+                first = _warmup_of([chain.slice(0, half) for chain in chains])
+                if (early := early_choice(first, *of_call)) is not None:
+                    return early
+                wait_for_all = True
+        else:
+            return choice(_warmup_of(whole.get_arrow_trace()[1]), *of_call)
+
+
+def _warmup_of(chains: Sequence[Any]) -> Warmup:
+    """The draws in nutpie's raw trace."""
+    return Warmup(
+        *(
+            np.array([chain.column(name).to_pylist() for chain in chains], float)
+            for name in ("unconstrained_draw", "gradient", "n_steps")
+        )
     )
-    try:
-        _, chains = running.wait().get_arrow_trace()
-    except BaseException:
-        running.cancel()
-        raise
-    positions, gradients, steps = (
-        np.array([chain.column(name).to_pylist() for chain in chains], float)
-        for name in ("unconstrained_draw", "gradient", "n_steps")
-    )
-    return Warmup(positions, gradients, float(steps.mean()))

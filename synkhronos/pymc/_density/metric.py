@@ -35,6 +35,7 @@ _RIDGE = 1e-3  # variance that is added, so that directions without draws have e
 _MOST_LEFT = 0.4  # of the divergence, for another chain: low_rank then learns nothing that holds
 _DRAWS_OF_DIRECTION = 6  # at least, where a stretched one is believed
 _LEAST_GAIN = 1.3  # since predictions err by as much
+_CLEAR_GAIN = 2.0  # by half of the short warm-up: the other half is then left out
 
 # Of an update of low_rank, which decomposes matrices of all directions that a window of draws has.
 _UPDATE_SECONDS = 9e-5  # for each parameter, up to `_FAST` of them
@@ -50,7 +51,17 @@ class Warmup:
 
     draws: np.ndarray  # unconstrained
     gradients: np.ndarray
-    steps: float  # gradients of a draw
+    gradients_of_draw: np.ndarray  # their number
+
+    @property
+    def steps(self) -> float:
+        """Gradients of a draw."""
+        return float(self.gradients_of_draw.mean())
+
+    def first(self, draws: int) -> Warmup:
+        """The first draws of each chain."""
+        parts = self.draws, self.gradients, self.gradients_of_draw
+        return Warmup(*(part[:, :draws] for part in parts))
 
 
 @dataclass(frozen=True)
@@ -86,33 +97,47 @@ def without_warmup(parameters: int, seconds: float, draws: int, tune: int) -> Ch
 
 def choice(warmup: Warmup, seconds: float, draws: int, tune: int) -> Choice:
     """The choice after a short warm-up; `seconds` are those of the rows of a gradient."""
+    half = warmup.first(warmup.draws.shape[1] // 2)
+    return early_choice(half, seconds, draws, tune) or _choice(warmup, seconds, draws, tune)[0]
+
+
+def early_choice(half: Warmup, seconds: float, draws: int, tune: int) -> Choice | None:
+    """The choice by the first half of the draws of each chain; None if it needs the other one."""
+    found, clear = _choice(half, seconds, draws, tune)
+    return found if clear else None
+
+
+def _choice(warmup: Warmup, seconds: float, draws: int, tune: int) -> tuple[Choice, bool]:
+    """The choice by these draws, and whether as many more would hardly change it."""
     half = warmup.draws.shape[1] // 2
     chains = [(x[half:], g[half:]) for x, g in zip(warmup.draws, warmup.gradients, strict=True)]
     x, g = (np.concatenate(each) for each in zip(*chains, strict=True))
     parameters = x.shape[1]
     if not all(np.isfinite(a).all() and a.std(axis=0).all() for each in chains for a in each):
-        return Choice(DIAG, 1.0, "draws of a short warm-up did not move")
+        return Choice(DIAG, 1.0, "draws of a short warm-up did not move"), False
     values, _ = _spectrum(x, g, _scale(x, g))
     rest = values[(values >= 1 / _CUT) & (values <= _CUT)]
     stretched = len(values) - len(rest)
     if not stretched:
-        return Choice(DIAG, 1.0, f"none of its {parameters} directions is stretched")
+        return Choice(DIAG, 1.0, f"none of its {parameters} directions is stretched"), True
     of = f"{stretched} of {parameters} directions"
-    if stretched * _DRAWS_OF_DIRECTION > len(x):
-        return Choice(DIAG, 1.0, f"{of} seem stretched, which {len(x)} draws cannot tell")
+    believed = len(x) // _DRAWS_OF_DIRECTION
+    if stretched > believed:
+        found = Choice(DIAG, 1.0, f"{of} seem stretched, which {len(x)} draws cannot tell")
+        return found, stretched > 2 * believed
     left = max(_left(a, b) for a, b in (chains, chains[::-1]))
     if left > _MOST_LEFT:
-        return Choice(
-            DIAG, 1.0, f"what one chain learns does not hold for another: {left:.0%} is left"
-        )
+        why = f"what one chain learns does not hold for another: {left:.0%} is left"
+        return Choice(DIAG, 1.0, why), False
     longest, shortest = max(values.max(), 1.0), min(values.min(), 1.0)
     of_rest = rest.max() / rest.min() if len(rest) else 1.0
     gain = 1 + (1 - left) * max(0.0, math.sqrt(longest / shortest / of_rest) - 1)
     slowed = _slowed(gain, warmup.steps, parameters, seconds, draws, tune)
     if slowed < _LEAST_GAIN <= gain:
-        return Choice(DIAG, slowed, _too_slow(parameters, tune))
+        return Choice(DIAG, slowed, _too_slow(parameters, tune)), False
     why = f"{of} are stretched, by up to {math.sqrt(longest / shortest):.2g}"
-    return Choice(LOW_RANK if slowed >= _LEAST_GAIN else DIAG, slowed, why)
+    name = LOW_RANK if slowed >= _LEAST_GAIN else DIAG
+    return Choice(name, slowed, why), slowed >= _CLEAR_GAIN
 
 
 def _slowed(
