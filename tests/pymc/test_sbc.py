@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from scipy import stats
 from xarray import Dataset, DataTree
 
 import synkhronos as synk
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, SynkhronosError
 from synkhronos.pymc._map import names as names_of_items
 from synkhronos.pymc._simulated import sbc as sbc_module
 from synkhronos.pymc._simulated import simulation
@@ -203,6 +204,13 @@ def without_data() -> pm.Model:
 def test_wrong_arguments(make: Any, given: dict[str, Any], error: str) -> None:
     with pytest.raises((InputError, InputTypeError), match=f"sbc: {error}"):
         synk.pymc.sbc(make(), **given)
+
+
+def test_fits_that_all_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = SimpleNamespace(failed={0: "ZeroDivisionError: division", 1: "the same"}, keys=list)
+    monkeypatch.setattr(sbc_module, "map_items", lambda *args, **given: failed)
+    with pytest.raises(SynkhronosError, match="all 2 fits have failed"):
+        synk.pymc.sbc(line(), 2)
 
 
 def test_a_task_of_an_array_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

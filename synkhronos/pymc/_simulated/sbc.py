@@ -13,7 +13,7 @@ from xarray import DataArray, Dataset, DataTree
 
 from synkhronos._checks import check_integer, shown
 from synkhronos._compiling.kept.keys import portable_key
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, SynkhronosError
 from synkhronos._libraries.pymc import fgraph_from_model
 from synkhronos.pymc._after.points import names_of
 from synkhronos.pymc._after.predictive import sample_prior_predictive
@@ -79,7 +79,7 @@ def sbc(
         An argument is not possible, the model has a Potential, which the prior has not, or it
         observes nothing. Nothing was started.
     SynkhronosError
-        As for `map`.
+        All fits have failed; or as for `map`.
 
     Warns
     -----
@@ -139,6 +139,9 @@ def sbc(
     fit = Simulation(model, names, own, of_map.get("members", 1), thin, transform, simulator)
     found = map_items(fit, items, random_seed=seed, **of_map)
     results: dict[Any, dict[str, Any]] = dict(found)
+    if not results:
+        why = next(iter(found.failed.values()))
+        raise SynkhronosError(f"sbc: all {count} fits have failed. The first of them: {why}")
     _warn(results, count)
     return _tree(model, results, {name: truths[name] for name in names})
 
