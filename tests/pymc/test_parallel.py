@@ -25,6 +25,7 @@ from synkhronos._compiling import progress
 from synkhronos._compiling.lean.op import Lean
 from synkhronos.cli._top.watched_groups import Watch
 from synkhronos.pymc._density import likelihood, proof
+from synkhronos.pymc._group import likelihood as _group_likelihood
 from synkhronos.pymc._group import parallel as _parallel
 from synkhronos.pymc._reading import reading as _reading
 from synkhronos.pymc._reading import rows as _rows
@@ -59,6 +60,24 @@ def test_a_plain_call_is_undone_by_close(group2: synk.Group) -> None:
 def test_the_model_of_the_context_is_meant(group2: synk.Group) -> None:
     with regression() as model, synk.pymc.parallel() as parallel:
         assert parallel.model is model
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_members_return_what_the_proof_of_many_rows_has_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, many: bool
+) -> None:
+    said = tmp_path / "pids"
+    said.touch()
+
+    def returned() -> None:
+        with said.open("a") as file:
+            print(os.getpid(), file=file)
+
+    monkeypatch.setattr(proof, "_MANY_ROWS", 40 if many else 41)
+    monkeypatch.setattr(_group_likelihood, "return_memory", returned)
+    with synk.pymc.parallel(regression(40), members=2):
+        pids = set(map(int, said.read_text().split()))
+    assert len(pids) == (2 if many else 0)
 
 
 def test_without_a_group_it_has_one_of_its_own() -> None:

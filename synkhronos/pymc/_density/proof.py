@@ -116,10 +116,20 @@ def prove(
     """
     _prove_summands(reading)
     found = _compared(reading, evaluator, meanwhile)
-    if sum(t.rows for t in reading.terms) >= _MANY_ROWS:
-        gc.collect()  # functions hold the values of all their operations, in circles
-        trim()
+    if leaves_memory(reading):
+        return_memory()
     return found
+
+
+def leaves_memory(reading: Reading) -> bool:
+    """Whether a proof of these rows leaves memory that is worth the time to return it."""
+    return sum(t.rows for t in reading.terms) >= _MANY_ROWS
+
+
+def return_memory() -> None:
+    """Return what a proof has left to the kernel."""
+    gc.collect()  # functions hold the values of all their operations, in circles
+    trim()
 
 
 def _compared(

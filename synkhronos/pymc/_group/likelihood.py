@@ -29,6 +29,7 @@ from synkhronos._engine.variables import watch
 from synkhronos._errors import InputError, WorkerError
 from synkhronos._host.arena import ArrayRef
 from synkhronos.pymc._density.likelihood import mode_of
+from synkhronos.pymc._density.proof import return_memory
 from synkhronos.pymc._reading.facts import is_smooth
 
 if TYPE_CHECKING:
@@ -77,6 +78,15 @@ class FillCache(Command):
         first = min(rank for rank in range(member.size) if rank != member.master)
         for call in self.calls:
             compile_alone(call, member, wholly=member.rank == first)
+
+
+@dataclass(frozen=True)
+class ReturnMemory(Command):
+    """All members return the memory that a proof of many rows has left."""
+
+    def run(self, member: Member) -> None:
+        """Return it."""
+        return_memory()
 
 
 @dataclass(frozen=True)

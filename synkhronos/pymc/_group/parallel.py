@@ -43,7 +43,7 @@ from synkhronos.pymc._density.likelihood import Likelihood, tell_forms
 from synkhronos.pymc._density.nutpie import expected_metric
 from synkhronos.pymc._density.nutpie import sample as pm_sample
 from synkhronos.pymc._density.op import DividedLogp
-from synkhronos.pymc._density.proof import prove
+from synkhronos.pymc._density.proof import leaves_memory, prove
 from synkhronos.pymc._group.advice import (
     Advice,
     ChainPlan,
@@ -55,6 +55,7 @@ from synkhronos.pymc._group.advice import (
     somewhere,
 )
 from synkhronos.pymc._group.evaluator import Evaluator
+from synkhronos.pymc._group.likelihood import ReturnMemory
 from synkhronos.pymc._group.rest_terms import tell_what_stays
 from synkhronos.pymc._kept.estimate import Estimate
 from synkhronos.pymc._reading.facts import Declared
@@ -179,6 +180,8 @@ class Parallel(ProcessBound, Replaced):
     ) -> None:
         found = prove(reading, evaluator, meanwhile)
         if found is None:
+            if leaves_memory(reading) and self.group is not None:
+                self.group.run(ReturnMemory())
             return
         names = reading.names
         culprits = [n for n in names if len(names) == 1 or self._alone_wrong(reading.only([n]))]
