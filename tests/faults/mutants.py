@@ -423,8 +423,8 @@ MUTANTS = (
     Mutant(
         "writing in place begins when all have come",
         "_transport/shared_state/node.py",
-        "                self._await(words, here)\n            if before_release",
-        "                pass\n            if before_release",
+        "            self._await(words, here)\n        if leads",
+        "            pass\n        if leads",
         f"{FAULTS} tests/transport/test_communicators.py tests/extensions/test_train.py",
     ),
     Mutant(

@@ -34,6 +34,8 @@ from synkhronos._transport.communicators.communicator import (
     Weights,
 )
 from synkhronos._transport.shared_state.control_words import (
+    ASLEEP,
+    BARRIER,
     MANIFEST,
     MANIFEST_SLOT_BYTES,
     MANIFEST_SLOTS,
@@ -42,10 +44,17 @@ from synkhronos._transport.shared_state.control_words import (
     SMALL_BUFFERS,
 )
 from synkhronos._transport.shared_state.node import Node
+from synkhronos._transport.shared_state.waiting import IS_ORDERED
 
+_SUM, _add = Reduction.SUM, np.add  # a look-up takes longer
 _LINE = 64  # bytes; chunks begin on cache lines
 _WHOLE_BELOW = 1 << 11  # bytes: a smaller array is not cut; members take such arrays in turn
 _SMALL_ALIGN = 16  # bytes; the checksum and one small array share a cache line
+# Sums of one small array after which compiled code is loaded, which takes 0.1 s. The first time on
+# a machine it is compiled, in a second.
+_COMPILE_AFTER = 10_000
+_COMPILED_BYTES = 1 << 10  # up to which Python takes longer than the numbers
+_LOOKS_COMPILED = 16  # for each look in Python
 _VOID = -1  # a checksum of no arrays: others are CRCs, which are not negative
 _KEEP = 64  # manifests and plans that are kept
 _DTYPES = {np.dtype(c).num: np.dtype(c) for c in "?bBhHiIlLqQefdgFDG"}
@@ -72,6 +81,7 @@ class _SmallArrays:
     refs: tuple[weakref.ref[np.ndarray], ...]
     signature: Signature
     plans: tuple[dict[Members, _SmallPlan], dict[Members, _SmallPlan]]  # for both buffers
+    sums: int = 0  # over all members, so far
 
 
 @dataclass
@@ -80,9 +90,10 @@ class _SmallPlan:
 
     mine: list[np.ndarray]
     my_checksum: Any
-    checksums: list[Any]
+    others: list[Any]  # checksums of the other members
     columns: list[list[np.ndarray]]  # for each array, the views of all members
-    pairs: list[bool]  # for each array: two members, and numpy adds its dtype directly
+    # of two members whose arrays numpy adds directly: the views of both, for each array
+    pairs: list[tuple[np.ndarray, np.ndarray]] | None
 
 
 class SharedMemory(Communicator):
@@ -97,8 +108,11 @@ class SharedMemory(Communicator):
         self._words = node.words.of
         self._mine = node.words.of[node.rank]
         self._manifest_table = node.words.bytes[node.rank][MANIFEST_TABLE:SMALL_BUFFERS].cast("q")
+        self._others = [r for r in range(node.size) if r != node.rank]
         self._number = 0
         self._manifests: dict[int | tuple[int, ...], _Manifest] = {}
+        # by the `id` of a vector: what makes its sums over all members in compiled code
+        self._repeated: dict[int, tuple[weakref.ref[np.ndarray], Callable[[Arrays], None]]] = {}
         self._small_arrays: dict[int | tuple[int, ...], _SmallArrays] = {}
         self._seen: dict[tuple[int, int], list[np.ndarray]] = {}
         self._staging: np.ndarray | None = None
@@ -360,12 +374,21 @@ class SharedMemory(Communicator):
         members: Members = None,
         starting: Callable[[], None] | None = None,
     ) -> None:
+        if op is _SUM and members is None and starting is None and len(arrays) == 1:
+            repeated = self._repeated.get(id(arrays[0]))
+            if repeated is not None and repeated[0]() is arrays[0]:
+                repeated[1](arrays)
+                return
         parity = self._node.step()
         if members is not None and self.rank not in members:
             return
         key = _key(arrays)
         small_set = self._small_arrays.get(key)
         if small_set is not None and _same(small_set.refs, arrays):
+            if op is _SUM and members is None and starting is None:
+                small_set.sums += 1
+                if small_set.sums == _COMPILE_AFTER:
+                    self._compile(small_set, arrays)
             self._reduce_small(small_set, parity, arrays, op, weights, members, starting)
             return
         known = self._manifests.get(key)
@@ -456,36 +479,104 @@ class SharedMemory(Communicator):
         members: Members,
         starting: Callable[[], None] | None,
     ) -> None:
-        plan = small_set.plans[parity].get(members)
-        if plan is None:
-            plan = small_set.plans[parity][members] = self._small_plan(small_set, parity, members)
-        for i, a in enumerate(arrays):
-            plan.mine[i][...] = a
+        plan = self._small_plan(small_set, parity, members)
+        for target, a in zip(plan.mine, arrays):  # noqa: B905 (`strict` takes 0.1 us longer)
+            target[...] = a
         plan.my_checksum[0] = small_set.checksum
         self._mine[MANIFEST] = 0  # a member with large arrays finds none here
         self._node.enter(members)
+        self._add_small(plan, small_set.checksum, arrays, op, weights, starting)
+
+    def _add_small(
+        self,
+        plan: _SmallPlan,
+        checksum: int,
+        arrays: Arrays,
+        op: Reduction,
+        weights: Weights,
+        starting: Callable[[], None] | None,
+    ) -> None:
         # when all have come, and before anything is written: all raise, or none
-        for word in plan.checksums:
-            if word[0] != small_set.checksum:
+        for word in plan.others:
+            if word[0] != checksum:
                 raise InputError(DIFFER)
         if starting is not None:
             starting()
-        for i, a in enumerate(arrays):
-            column = plan.columns[i]
-            if op is Reduction.SUM and plan.pairs[i]:
-                np.add(column[0], column[1], out=a)
-                continue
+        if op is _SUM and plan.pairs is not None:
+            for (first, second), a in zip(plan.pairs, arrays):  # noqa: B905
+                _add(first, second, a)
+            return
+        for column, a in zip(plan.columns, arrays, strict=True):
             total = reduce_block(column, op, weights, out=a)
             if total is not a:
                 a[...] = total
 
+    def _compile(self, small_set: _SmallArrays, arrays: Arrays) -> None:
+        """Let compiled code make the next sums of one small vector, if that is what these are."""
+        a = arrays[0]
+        plain = a.flags.c_contiguous and a.flags.aligned and a.flags.writeable
+        if len(arrays) > 1 or not plain or not 0 < a.nbytes <= _COMPILED_BYTES or not IS_ORDERED:
+            return
+        from synkhronos._backends.small_sums import (
+            DIFFERENT,
+            DTYPES,
+            LATE,
+            Place,
+            Table,
+            address_of,
+        )
+
+        if a.dtype not in DTYPES:
+            return
+        heads = [address_of(head) for head in self._node.words.bytes]
+
+        def table(parity: int) -> Table:
+            start = SMALL_BUFFERS + parity * SMALL_BUFFER_BYTES
+            places = [
+                Place(h + 8 * BARRIER, h + 8 * ASLEEP, h + start, h + start + _SMALL_ALIGN)
+                for h in heads
+            ]
+            mine = heads[self.rank] + 8 * MANIFEST
+            return Table(a, self.rank, self.leader, places, mine, small_set.checksum)
+
+        tables = table(0), table(1)
+        meet_and_sum, at = tables[0].run, [t.address for t in tables]
+        node, arrive, turn, waiter = self._node, self._node.arrive, Node.turn, self._node.waiter
+
+        def again(arrays: Arrays, tables: Any = tables) -> None:  # which keep their words
+            here = arrive()
+            found = meet_and_sum(at[turn(here)], here, _LOOKS_COMPILED * waiter.looks)
+            if not found:
+                return
+            if found == LATE:
+                node.pass_entrance(here)
+                plan = self._small_plan(small_set, turn(here), None)
+                self._add_small(plan, small_set.checksum, arrays, _SUM, None, None)
+                return
+            waiter.ring(self._others)
+            if found == DIFFERENT:
+                raise InputError(DIFFER)
+
+        _remember(self._repeated, id(a), (small_set.refs[0], again))
+
     def _small_plan(self, small_set: _SmallArrays, parity: int, members: Members) -> _SmallPlan:
+        plan = small_set.plans[parity].get(members)
+        if plan is None:
+            plan = self._make_small_plan(small_set, parity, members)
+            small_set.plans[parity][members] = plan
+        return plan
+
+    def _make_small_plan(
+        self, small_set: _SmallArrays, parity: int, members: Members
+    ) -> _SmallPlan:
         ranks = range(self.size) if members is None else members
-        slots = [self._small_buffers(r, parity, small_set.signature) for r in ranks]
-        my_checksum, mine = slots[list(ranks).index(self.rank)]
-        columns = [list(column) for column in zip(*[arrays for _, arrays in slots], strict=True)]
-        pairs = [len(column) == 2 and column[0].dtype != np.float16 for column in columns]
-        return _SmallPlan(mine, my_checksum, [word for word, _ in slots], columns, pairs)
+        slots = {r: self._small_buffers(r, parity, small_set.signature) for r in ranks}
+        my_checksum, mine = slots[self.rank]
+        others = [word for r, (word, _) in slots.items() if r != self.rank]
+        columns = [list(column) for column in zip(*[a for _, a in slots.values()], strict=True)]
+        direct = len(slots) == 2 and all(a.dtype != np.float16 for a in mine)
+        pairs = [(first, second) for first, second in columns] if direct else None
+        return _SmallPlan(mine, my_checksum, others, columns, pairs)
 
     def _small_buffers(
         self, rank: int, parity: int, signature: Signature

@@ -47,6 +47,9 @@ class Node:
         self._master_words: Any = words.of[master]
         self._mine: Any = words.of[rank]
         self._peers: dict[Sequence[int] | None, tuple[list[int], list[Any]]] = {}
+        # by who comes to `enter`: whether this member lets the others go on, the ranks that it
+        # wakes, and the words that it waits for
+        self._entrances: dict[Sequence[int] | None, tuple[bool, Sequence[int], Sequence[Any]]] = {}
         self._master_comes = True
         self._watches_others = rank == master  # who watches its workers from their start
 
@@ -120,23 +123,45 @@ class Node:
         word. So what follows may change values in place. The one member calls `before_release`
         just before.
         """
-        found = self._peers.get(members)
-        if found is None:
-            found = self._remember(members)
-        ranks, peers = found
+        found = self._entrances.get(members) or self._remember_entrance(members)
         self._base = here = self._base + 1
-        leader = self.master if members is None or self.master in members else members[0]
-        if leader == self.rank:
-            for words in peers:
-                self._await(words, here)
+        self._pass(here, found, before_release)
+
+    def arrive(self) -> int:
+        """As `step`, and the number of its entrance for all, of which other code sets the word."""
+        base = self._base
+        if not self._master_comes or base & _LAST_STEP == _LAST_STEP:
+            self.step()  # raises, or the next line does
+            self._remember(None)
+        self._base = here = ((base >> _COUNT_BITS) + 1 << _COUNT_BITS) + 1
+        return here
+
+    @staticmethod
+    def turn(here: int) -> int:
+        """What `step` has returned for the exchange of this number."""
+        return here >> _COUNT_BITS & 1
+
+    def pass_entrance(self, here: int) -> None:
+        """Go on as `enter` does, at an entrance of `arrive`."""
+        self._pass(here, self._entrances.get(None) or self._remember_entrance(None), None)
+
+    def _pass(
+        self,
+        here: int,
+        entrance: tuple[bool, Sequence[int], Sequence[Any]],
+        before_release: Callable[[], object] | None,
+    ) -> None:
+        leads, ranks, awaited = entrance
+        if not leads:
+            self._mine[BARRIER] = here
+            self.waiter.ring(ranks)
+        for words in awaited:
+            self._await(words, here)
+        if leads:
             if before_release is not None:
                 before_release()
             self._mine[BARRIER] = here
             self.waiter.ring(ranks)
-        else:
-            self._mine[BARRIER] = here
-            self.waiter.ring((leader,))
-            self._await(self.words.of[leader], here)
 
     def wait_for_gpu(
         self, done: Callable[[], bool], beyond: Callable[[], None] = lambda: None
@@ -181,11 +206,13 @@ class Node:
     def without_master(self) -> Iterator[None]:
         """Run a command that the master takes no part in: an exchange with it raises GroupError."""
         self.watch_others()
-        peers, self._peers, self._master_comes = self._peers, {}, False
+        known = self._peers, self._entrances
+        self._peers, self._entrances, self._master_comes = {}, {}, False
         try:
             yield
         finally:
-            self._peers, self._master_comes = peers, True
+            self._peers, self._entrances = known
+            self._master_comes = True
 
     def _remember(self, members: tuple[int, ...] | None) -> tuple[list[int], list[object]]:
         if not self._master_comes and (members is None or self.master in members):
@@ -196,6 +223,16 @@ class Node:
         ranks = [r for r in members or range(self.size) if r != self.rank]
         self._peers[members] = ranks, [self.words.of[r] for r in ranks]
         return self._peers[members]
+
+    def _remember_entrance(
+        self, members: tuple[int, ...] | None
+    ) -> tuple[bool, Sequence[int], Sequence[Any]]:
+        ranks, peers = self._peers.get(members) or self._remember(members)
+        leader = self.master if members is None or self.master in members else members[0]
+        leads = leader == self.rank
+        found = (True, ranks, peers) if leads else (False, (leader,), (self.words.of[leader],))
+        self._entrances[members] = found
+        return found
 
     def _still_coming(self, peer: Any, here: int) -> None:
         # BARRIER is read last: a member that has come here, and then reported, wrote it first

@@ -54,7 +54,7 @@ WORTH_A_MOVE = 100e-6  # seconds of a member's work; a move to another core take
 
 # x86 shows stores to other cores in program order. Elsewhere only system calls order them, so
 # members do not spin there, but sleep and signal.
-_ORDERED = platform.machine() in ("x86_64", "AMD64")
+IS_ORDERED = platform.machine() in ("x86_64", "AMD64")
 
 clock = time.perf_counter
 
@@ -158,7 +158,7 @@ class Waiter:
         self._mine = words.of[rank]
         self._words = words.of
         self._bells = bells  # by rank, the eventfd that wakes the member
-        self._spin = 0.0 if crowded or not _ORDERED else SPIN_SECONDS
+        self._spin = 0.0 if crowded or not IS_ORDERED else SPIN_SECONDS
         self._least_yields = 0 if self._spin else YIELDS_WHERE_CROWDED
         self._first_looks = _LOOKS if self._spin else 1
         self._most_looks = _LOOKS_ALONE if self._spin else _LOOKS
@@ -228,7 +228,7 @@ class Waiter:
         """Wake those of the members that sleep, after a word of this one has changed."""
         words = self._words
         for rank in ranks:
-            if words[rank][ASLEEP] or not _ORDERED:
+            if words[rank][ASLEEP] or not IS_ORDERED:
                 self._signal(rank)
 
     def wait(self, ready: Callable[[], bool], idle: bool = False) -> None:
