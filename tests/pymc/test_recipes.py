@@ -210,7 +210,7 @@ def by_hssm(choices: pd.DataFrame) -> Any:
 
     model = hssm.HSSM(choices, model="ddm", include=[{"name": "v", "formula": "v ~ 1 + x"}])
     with ours_asked() as asked:
-        found = model.sample(sampler="nutpie", random_seed=2)
+        found = model.sample(sampler="nutpie", random_seed=2, chains=2)
     assert not asked
     return found
 
@@ -344,7 +344,7 @@ def by_clv(customers: pd.DataFrame) -> Any:
     model = clv.BetaGeoModel()
     model.build_model(data=customers)
     with ours_asked() as asked:
-        model.fit(random_seed=2)
+        model.fit(random_seed=2, chains=2)
     assert not asked
     return model
 
@@ -422,7 +422,7 @@ def trees() -> dict[str, Any]:
     with nothing_cheap(), ours_asked() as asked:
         done = run_recipe("recipe-everywhere-bart", pm=pm, synk=synk, pymc_bart=module, X=x, y=y)
     assert asked
-    return {**done, "plain": pm.sample(model=done["model"], random_seed=2)}
+    return {**done, "plain": pm.sample(model=done["model"], random_seed=2, chains=2)}
 
 
 def test_bart(trees: dict[str, Any]) -> None:
