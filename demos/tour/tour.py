@@ -10,7 +10,7 @@ import os
 import platform
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from comparing import show
@@ -24,7 +24,7 @@ NO_GAIN = (
 
 def main():
     args = arguments()
-    with digits_compiled_ahead():
+    with digits_compiled_ahead() if args.ahead else nullcontext():
         with telling("importing PyMC"):
             import survey
         say(machine())
@@ -54,6 +54,7 @@ def arguments():
         ("rows", 30_000, "of the PyMC model"),
         ("draws", 150, "of each chain, after as many to tune"),
         ("scripts", 1, "that sample a small model with filled caches"),
+        ("ahead", 1, "processes that compile parts 2 and 3 meanwhile"),
         ("hidden", 2048, "units of the network"),
         ("batch", 1024, "rows of a training step"),
         ("epochs", 15, "of fit"),

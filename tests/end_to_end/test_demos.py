@@ -53,7 +53,7 @@ SMALL_TOUR = ["--rows", "200", "--draws", "10", "--hidden", "8", "--batch", "100
 @pytest.mark.parametrize("scripts", [0, *thorough(1)])
 def test_tour_small(scripts):
     pytest.importorskip("pymc", reason="PyMC is not installed (synkhronos[pymc])")
-    asked = [*SMALL_TOUR, "--scripts", scripts]
+    asked = [*SMALL_TOUR, "--scripts", scripts, "--ahead", scripts]
     done = run(DEMOS / "tour" / "tour.py", *asked, mode="FAST_COMPILE")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"held-out accuracy: (\d+\.\d%) plain, \1 by fit", done.stdout)
