@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fleet_cases as cases
@@ -410,6 +411,44 @@ def test_threads_of_an_executor_work_together(here: Any, monkeypatch: pytest.Mon
         ends = [pool.submit(meet, b"", {"job": "a", "members": 1}) for _ in range(2)]
         assert [end.result() for end in ends] == [2, 2]
     assert _executors._in_worker(lambda *_, cores: cores, b"", {}, 1, os.getpid() + 1) == 1
+
+
+def test_other_machines_of_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from synkhronos._transport.pools import _mpi
+
+    pool = _mpi.MPIPool(ThreadPoolExecutor(1))
+    for size, local, elsewhere in ((4, 4, ""), (4, 2, "where other ranks are")):
+        found = SimpleNamespace(size=size, local_size=local)
+        monkeypatch.setattr(_mpi, "launch", lambda found=found: found)
+        assert pool.elsewhere() == elsewhere
+    monkeypatch.setattr(_mpi, "launch", lambda: None)
+    assert pool.elsewhere() == ""
+    assert pool_of("map", ThreadPoolExecutor(1), 1).elsewhere() == ""
+
+
+def test_workers_of_dask() -> None:
+    """Their cores, those on other machines, and a scheduler that is frozen."""
+    pytest.importorskip("distributed", reason="synkhronos[cluster]")
+    from synkhronos._transport.pools._dask import DaskPool
+
+    workers = {"tcp://127.0.0.1:1": 5, "tcp://[::1]:1": 2}
+    client = SimpleNamespace(status="running", scheduler=SimpleNamespace(ncores="asked"))
+    client.get_executor = lambda pure: None
+    client.sync = lambda ask, callback_timeout: dict(workers)
+    pool = DaskPool(client, 2)
+    assert (pool.slots(), pool.elsewhere()) == (3, "")
+    workers["tcp://198.51.100.7:1"] = 2  # of RFC 5737: nobody has this address
+    assert (pool.slots(), pool.elsewhere()) == (4, "198.51.100.7")
+    client.status = "closed"
+    client.sync = None
+    assert pool.slots() == 4  # as it was last
+
+    def frozen(ask: object, callback_timeout: float) -> None:
+        raise TimeoutError(f"timed out after {callback_timeout}")
+
+    client.status, client.sync = "running", frozen
+    with pytest.raises(TimeoutError, match="its scheduler has not answered for 60 seconds"):
+        pool.slots()
 
 
 def test_cores_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:

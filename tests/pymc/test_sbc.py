@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytest
+from modes import FAST
 from scipy import stats
 from xarray import Dataset, DataTree
 
 import synkhronos as synk
 from synkhronos._errors import InputError, InputTypeError, SynkhronosError
+from synkhronos.pymc._after.predictive import sample_prior_predictive
 from synkhronos.pymc._map import names as names_of_items
 from synkhronos.pymc._simulated import sbc as sbc_module
 from synkhronos.pymc._simulated import simulation
@@ -76,7 +79,10 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
 
     monkeypatch.setattr(simulation, "Sampled", Exactly)
     monkeypatch.setattr(sbc_module, "map_items", mapped)
-    monkeypatch.setattr(simulation, "efficiency_of", lambda draws: 1.0)  # it takes some time
+    # what takes time
+    monkeypatch.setattr(simulation, "efficiency_of", lambda draws: 1.0)
+    quick = functools.partial(sample_prior_predictive, compile_kwargs={"mode": FAST})
+    monkeypatch.setattr(sbc_module, "sample_prior_predictive", quick)
     return calls
 
 
@@ -146,6 +152,8 @@ def test_draws_that_correlate(here: list[Any], monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(simulation, "efficiency_of", lambda draws: 0.2)
     with pytest.warns(UserWarning, match=r"each is worth 0.2 draws.* Multiply thin= by 5"):
         synk.pymc.sbc(line(), 2, random_seed=1)
+    monkeypatch.setattr(simulation, "efficiency_of", lambda draws: np.nan)  # they are all alike
+    synk.pymc.sbc(line(), 2, random_seed=1)
 
 
 def test_the_model_keeps_its_initial_values() -> None:
@@ -222,7 +230,7 @@ def test_a_task_of_an_array_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_same_on_a_pool_and_again(tmp_path: Path) -> None:
     """Bit by bit; a folder goes on, and another model is not taken for it."""
     pytest.importorskip("nutpie", reason="nutpie is not installed (the extra: synkhronos[pymc])")

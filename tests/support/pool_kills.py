@@ -233,6 +233,7 @@ def head(kind: str, state: str, folder: Path) -> None:
         assert dict(fits) == {i: i for i in range(ITEMS * 5)}
         assert known
         assert len(fit.begun()) - begun == ITEMS * 5 - len(known)
+        assert all(gone(process) for _, process, _ in fit.begun()[:begun])
         return
     os.environ.update(RAY_gcs_rpc_server_reconnect_timeout_s="5")
     with opened("ray", 3) as pool:

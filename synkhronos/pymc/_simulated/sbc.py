@@ -225,7 +225,8 @@ def _warn(results: Mapping[Any, Mapping[str, Any]], count: int) -> None:
             stacklevel=3,
         )
     warn_of_divergences("sbc", {name: found["diverged"] for name, found in results.items()}, 4)
-    least = float(np.median([found["efficiency"] for found in results.values()]))
+    known = [e for found in results.values() if np.isfinite(e := found["efficiency"])]
+    least = float(np.median(known)) if known else 1.0  # none: of draws that are all alike
     if least < _LEAST_EFFICIENCY:
         warnings.warn(
             f"sbc: the draws that are compared correlate: each is worth {least:.2g} draws, so "
