@@ -18,7 +18,8 @@ The value and the gradient are compared at the start, at three points near it, a
 unit normal in the unconstrained space. Mode "python" needs no compiler. The outcomes are:
 
     equal      at every point, in every mode, to 1e-8 (value) and 1e-6 (gradient)
-    differs    with the points, and what differs there
+    differs    with the points, and what differs there. It is counted by where: near the start; far
+               out where one of the two has no number; far out otherwise
     refused    with the reason; `fast` keeps the plain log-density
     crashed    with the error, also if there was no result in time
     not built  the file or the plain model fails, with the error
@@ -32,7 +33,9 @@ import csv
 import importlib.util
 import json
 import logging
+import math
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -57,7 +60,7 @@ TIMED = 0.6  # seconds in which a function is timed
 TURNS = 10  # calls of one function before it is the other's turn
 USERS = "Form"  # the form that computes the user's rows
 COLUMNS = ["model", "outcome", "why", "divided", "rows", "distinct", "groups", "left", "form"]
-COLUMNS += ["plain us", "plain best", "divided us", "divided best", "times", "seconds"]
+COLUMNS += ["plain us", "plain best", "divided us", "divided best", "times", "no number", "seconds"]
 RELATIVE_VALUE, RELATIVE_GRADIENT = 1e-8, 1e-6
 
 
@@ -291,6 +294,20 @@ def difference(plain: tuple[float, Any], divided: tuple[float, Any]) -> str:
     return "" if gap <= RELATIVE_GRADIENT * scale else f"gradient by {gap / scale:.0e} of its size"
 
 
+def side(why: str) -> str:
+    """Where two models differ, of the text of all differences."""
+    if "start:" in why or "near " in why:
+        return "near the start"
+    one_sided = "gradient not finite" in why or any(
+        math.isfinite(float(one)) != math.isfinite(float(other))
+        for one, other in _VALUES.findall(why)
+    )
+    return "far out, one has no number" if one_sided else "far out, other values"
+
+
+_VALUES = re.compile(r"value (\S+) for ([^\s;]+)")
+
+
 def child(
     path: Path, name: str, members: int, modes: list[str], scales: list[float]
 ) -> dict[str, Any]:
@@ -315,6 +332,10 @@ def child(
                 other = evaluated(function, at)
                 if name == modes[0]:
                     found |= forms.found()
+                    neither = [
+                        k for k in at if not np.isfinite([plain[name][k][0], other[k][0]]).any()
+                    ]
+                    found["no number"] = len(neither)
                     plain_time, other_time = times([functions[name], function], at["start"])
                     found |= timed("plain", plain_time) | timed("divided", other_time)
                     found["times"] = other_time.times
@@ -447,7 +468,10 @@ def main() -> None:
             writer.writeheader()
             writer.writerows(outcomes)
     show_rows([r for r in outcomes if r.get("form") and (args.rows or r["form"] != USERS)])
-    counts = Counter(result["outcome"] for result in outcomes)
+    counts = Counter(
+        f"differs {side(r['why'])}" if r["outcome"] == "differs" else r["outcome"] for r in outcomes
+    )
+    counts["without a number in both at a point"] = sum(bool(r.get("no number")) for r in outcomes)
     show("Models of each outcome", ["outcome", "models"], sorted(counts.items()))
 
 

@@ -54,7 +54,7 @@ from typing import Any
 import numpy as np
 from common import describe_machine, show
 from corpora import CATALOGUE, POSTERIORDB, Entry, entries
-from pymc_catalogue import child, load, said
+from pymc_catalogue import child, load, said, side
 from pymc_metric import moments
 from stan_peer import MISSING, installed
 from threadpoolctl import threadpool_limits
@@ -413,7 +413,7 @@ GRADIENT = ["plain, us", "plain, best", "fast, us", "fast, best", "times"]
 SETUP = [f"{who}, {when}" for who in (PLAIN, OURS) for when in ("first", "again")]
 CALLS = [f"whole {name}" for name in SETUP]
 ERRORS = [f"errors {who}" for who in (PLAIN, OURS)]
-COLUMNS = ["collection", "model", "equal", *GRADIENT, *SETUP, STAN, *CALLS, *ERRORS]
+COLUMNS = ["collection", "model", "equal", "no number", *GRADIENT, *SETUP, STAN, *CALLS, *ERRORS]
 SLOWER = 1.02  # of plain's time; up to this a model is as fast
 
 
@@ -426,6 +426,7 @@ def table(found: Sequence[Entry], results: dict[str, Result]) -> list[dict[str, 
             continue
         row = dict.fromkeys(COLUMNS, "")
         row |= {"collection": entry.corpus, "model": entry.name, "equal": equality(first)}
+        row["no number"] = str(first.get("no number", ""))
         row |= dict(zip(GRADIENT, gradient_cells(first), strict=True))
         for kind, columns in (("setup", SETUP), ("sample", CALLS)):
             for column in columns:
@@ -444,16 +445,15 @@ def equality(result: Result) -> str:
     outcome = result.get("outcome", "crashed")
     why = " ".join(str(result.get("why", result.get("failed", ""))).split())
     if outcome == "differs":
-        return ("far out: " if not _is_near(why) else "no: ") + why.partition("] ")[2][:_REASON]
+        return f"{_SIDES[side(why)]}: {why.partition('] ')[2][:_REASON]}"
     words = {"equal": "yes", "refused": "stays plain"}
     return words.get(outcome) or f"{outcome}: {why[:_REASON]}"
 
 
 _REASON = 120  # characters of a reason in the table
-
-
-def _is_near(why: str) -> bool:
-    return "start:" in why or "near " in why
+# how the table says where two models differ
+_ONE, _OTHER = "far out, one has no number", "far out, other values"
+_SIDES = {"near the start": "no", _ONE: _ONE, _OTHER: "far out"}
 
 
 def gradient_cells(result: Result) -> list[str]:
@@ -492,6 +492,13 @@ def summary(rows: Sequence[dict[str, str]]) -> dict[str, float]:
         "models": len(rows),
         "that plain evaluates": sum(not row["equal"].startswith("not built") for row in rows),
         "equal": sum(row["equal"] in ("yes", "stays plain") for row in rows),
+        **{
+            f"not equal: {words}": sum(row["equal"].startswith(f"{said}:") for row in rows)
+            for words, said in _SIDES.items()
+        },
+        "without a number in both at a point": sum(
+            row.get("no number", "") not in ("", "0") for row in rows
+        ),
         "geometric mean": float(np.exp(np.mean(np.log(timed)))) if timed else 1.0,
         "slower by more than 2 %": sum(times * SLOWER < 1 for times in timed),
         "beside stanli": len(both),

@@ -50,12 +50,15 @@ def test_folders_as_they_are(bench: ModuleType, found: list[Any], tmp_path: Path
 
 
 def results(bench: ModuleType, found: list[Any]) -> dict[str, dict[str, Any]]:
-    """a is 4 times as fast, b stays plain, c is slower and differs, d is not built."""
+    """a is 4 times as fast, b stays plain, c is slower and differs, d is not built.
+
+    At two of the points of a, neither model has a number.
+    """
     times = {"plain us": 8.0, "plain best": 7.0, "divided us": 2.0, "divided best": 1.75}
     why = "[mode default] x40: value nan for 2; x300: gradient not finite "
     slower = {**times, "divided us": 10.0, "divided best": 9.0, "times": 0.8}
     gradients = [
-        {"outcome": "equal", "why": "", **times, "times": 4.0},
+        {"outcome": "equal", "why": "", **times, "times": 4.0, "no number": 2},
         {"outcome": "refused", "why": "few rows", "plain us": 3.0, "plain best": 2.5},
         {"outcome": "differs", "why": why, **slower},
         {"outcome": "not built", "why": "ImportError: no data"},
@@ -81,7 +84,7 @@ def test_the_table_and_its_numbers(bench: ModuleType, found: list[Any]) -> None:
     assert [row["equal"] for row in rows] == [
         "yes",
         "stays plain",
-        "far out: x40: value nan for 2; x300: gradient not finite",
+        "far out, one has no number: x40: value nan for 2; x300: gradient not finite",
         "not built: ImportError: no data",
     ]
     assert [row["times"] for row in rows] == ["4.00", "1.00", "0.80", ""]
@@ -93,6 +96,10 @@ def test_the_table_and_its_numbers(bench: ModuleType, found: list[Any]) -> None:
         "models": 4,
         "that plain evaluates": 3,
         "equal": 2,
+        "not equal: near the start": 0,
+        "not equal: far out, one has no number": 1,
+        "not equal: far out, other values": 0,
+        "without a number in both at a point": 1,
         "geometric mean": pytest.approx(3.2 ** (1 / 3)),
         "slower by more than 2 %": 1,
         "beside stanli": 1,
