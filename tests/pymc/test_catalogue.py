@@ -104,6 +104,29 @@ def test_what_counts_as_a_difference(catalogue: ModuleType) -> None:
     assert "gradient by 1e-05" in catalogue.difference((5.0, one), (5.0, one + 1e-5))
 
 
+@pytest.mark.thorough  # compiles
+@pytest.mark.timeout(300)
+def test_sunspots_have_a_gradient_wherever_plain_has_one(catalogue: ModuleType) -> None:
+    """Far out, where sticks have nothing left: a gradient of 0 hid what cancels in a weight's."""
+    folder = BENCHMARKS / "catalogue"
+    found = catalogue.child(folder, "sunspots", 0, ["default"], [40.0, 300.0])
+    assert found["outcome"] == "equal", found["why"]
+
+
+def test_where_models_differ_is_counted_apart(catalogue: ModuleType) -> None:
+    one = "far out, one has no number"
+    kinds = {
+        "[mode default] near 0: value 3.0 for 2.0; x40: value nan for 2.0": "near the start",
+        "[mode default] x40: value nan for 2.5; x300: value 3.5 for 3.0": one,
+        "[mode default] x40: value 3 for -inf": one,
+        "[mode default] x300: gradient not finite": one,
+        "[mode default] x300: value 3.5 for 3.0": "far out, other values",
+        "[mode default] x300: value inf for nan": "far out, other values",
+        "[mode default] x40: gradient by 1e-05 of its size": "far out, other values",
+    }
+    assert {why: catalogue.side(why) for why in kinds} == kinds
+
+
 @pytest.mark.thorough  # a process for each file
 def test_a_folder_gives_a_table(folder: Path, tmp_path: Path) -> None:
     table = tmp_path / "table.csv"

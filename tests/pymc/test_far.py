@@ -14,9 +14,11 @@ import pytensor.tensor as pt
 import pytest
 from comparing import check_not_worse, evaluated, far_points
 from exact import truth
+from pytensor.graph.traversal import ancestors
 from selection import thorough
 
 import synkhronos as synk
+from synkhronos.pymc._density.density import Density
 
 # numpy's words on overflow
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
@@ -206,3 +208,25 @@ def test_a_parameter_that_is_no_number_gives_minus_infinity(
     with group.active(), synk.pymc.parallel(model):
         [(divided, _)] = evaluated(model, at)
     np.testing.assert_equal(divided, plain)
+
+
+def sticks() -> pm.Model:
+    """A mixture whose weights are what is left of a stick; a condition looks at the weights too."""
+    with pm.Model() as model:
+        broken = pm.Beta("broken", 1, 2, shape=12)
+        weights = broken * pt.concatenate([[1.0], pt.cumprod(1 - broken)[:-1]])
+        rates = pm.Poisson.dist(pm.Uniform("rates", 0, 30, shape=12))
+        pm.Mixture("y", weights / weights.sum(), rates, observed=np.arange(60) % 13)
+    return model
+
+
+def test_a_gradient_that_is_zero_is_not_asked_for() -> None:
+    """A source that only conditions read."""
+    found = [v.owner.op for v in ancestors([synk.pymc.fast(sticks()).logp()]) if v.owner]
+    [density] = {op for op in found if isinstance(op, Density)}
+    left_out = [
+        smooth and not connected
+        for smooth, connected in zip(density.smooth, density.connected, strict=True)
+    ]
+    assert any(left_out)
+    assert any(density.connected)

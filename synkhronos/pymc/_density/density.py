@@ -42,15 +42,21 @@ class Density(OpFromGraph):
     """Sources, data -> log-density, its gradients by the smooth sources."""
 
     def __init__(
-        self, inputs: list[Variable], outputs: list[Variable], smooth: tuple[bool, ...]
+        self,
+        inputs: list[Variable],
+        outputs: list[Variable],
+        smooth: tuple[bool, ...],
+        connected: tuple[bool, ...] | None = None,
     ) -> None:
         super().__init__(inputs, outputs, name="density", on_unused_input="ignore")
-        self.smooth = smooth  # for each input, whether there is a gradient by it
+        self.smooth = smooth  # for each input, whether an output is the gradient by it
+        # whether others shall take this gradient, else they leave it out of sums. Default: all
+        self.connected = smooth if connected is None else connected
         self._in_python: Callable[..., list[object]] | None = None
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """Outputs depend on the inputs by which there is a gradient."""
-        return [[smooth] * len(node.outputs) for smooth in self.smooth]
+        return [[connected] * len(node.outputs) for connected in self.connected]
 
     def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Storage) -> None:
         """Evaluate the graph in Python; numba and JAX do not come here."""
@@ -68,10 +74,11 @@ class Density(OpFromGraph):
     def pullback(self, inputs: Inputs, outputs: Inputs, cotangents: Inputs) -> list[Variable]:
         """The gradients, which are outputs; second derivatives are those of the graph."""
         if all(isinstance(c.type, DisconnectedType) for c in cotangents[1:]):
-            return pulled_back(outputs, cotangents[0], self.smooth)
-        found = super().pullback(inputs, outputs, cotangents)
-        pairs = zip(found, self.smooth, strict=True)
-        return [v if smooth else DisconnectedType()() for v, smooth in pairs]
+            found = pulled_back(outputs, cotangents[0], self.smooth)
+        else:
+            found = super().pullback(inputs, outputs, cotangents)
+        pairs = zip(found, self.connected, strict=True)
+        return [v if connected else DisconnectedType()() for v, connected in pairs]
 
 
 def density(
@@ -83,12 +90,14 @@ def density(
     places = [v.type() for v in sources]
     inputs, outer, values = list(places), list(sources), []
     gradients: dict[int, list[TensorVariable]] = {}
+    moving: set[int] = set()  # the places by which the gradient is not 0 everywhere
     for part, arrays in zip(likelihood.parts, data, strict=True):
         made = [v.type() for v in arrays]
         inputs += made
         outer += arrays
-        value, found = _applied(part, likelihood, places, made)
+        value, found, constant = _applied(part, likelihood, places, made)
         values.append(value)
+        moving |= found.keys() - constant
         for i, gradient in found.items():
             gradients.setdefault(i, []).append(gradient)
     smooth = [is_smooth(v) for v in places]
@@ -97,8 +106,17 @@ def density(
         for i, v in enumerate(places)
         if smooth[i]
     ]
-    flags = (*smooth, *[False] * (len(inputs) - len(places)))
-    operation = Density(inputs, [pt.add(*values).astype("float64"), *by_sources], flags)
+    # a zero of a computed source would hide what cancels in the sum of the model's gradient
+    connected = [
+        each and (i in moving or sources[i].owner is None) for i, each in enumerate(smooth)
+    ]
+    of_data = [False] * (len(inputs) - len(places))
+    operation = Density(
+        inputs,
+        [pt.add(*values).astype("float64"), *by_sources],
+        (*smooth, *of_data),
+        (*connected, *of_data),
+    )
     return operation(*outer, return_list=True)
 
 
@@ -107,8 +125,11 @@ def _applied(
     likelihood: Likelihood,
     places: Sequence[Variable],
     made: Sequence[Variable],
-) -> tuple[TensorVariable, dict[int, TensorVariable]]:
-    """The value of a part on places of sources and data, and the gradients by number of place."""
+) -> tuple[TensorVariable, dict[int, TensorVariable], set[int]]:
+    """The value of a part on places of sources and data, and the gradients by number of place.
+
+    The last are the numbers of places that conditions alone depend on.
+    """
     number = {p: i for i, p in enumerate(likelihood.pieces)}
     latents = [len(number) + i for i in part.latents]
     pieces = [number[p] for p in part.pieces]
@@ -122,7 +143,11 @@ def _applied(
         replace=[(a, b.astype(a.type.dtype)) for a, b in pairs],
         rebuild_strict=False,
     )
-    return value, dict(zip([*[number[p] for p in part.by_pieces], *smooth], found, strict=True))
+    constant = {
+        len(number) + each if isinstance(each, int) else number[each] for each in part.constant_by
+    }
+    gradients = zip([*[number[p] for p in part.by_pieces], *smooth], found, strict=True)
+    return value, dict(gradients), constant
 
 
 @graph_rewriter  # type: ignore[untyped-decorator]

@@ -162,6 +162,7 @@ class DividedTerms:
         wrt = [v for v in [*pieces, *latents.values()] if is_smooth(v)]
         found = _gradients(graph, wrt, self.names)
         by = dict(zip(wrt, found, strict=True))
+        within = set(ancestors([graph]))
         for holds in conditions:  # the gradient stays as it is, as in the plain model
             graph = pt.switch(holds, graph, -np.inf)
         smooth = {p: v for v, p in pieces.items() if is_smooth(v)}
@@ -174,6 +175,9 @@ class DividedTerms:
         # the log-density, as a function of pieces of theta instead of theta itself
         self.value, *gradients = hoisted.outputs
         self.by_pieces = dict(zip(smooth, gradients, strict=False))
+        # the smooth pieces and latents that conditions alone depend on: the gradients by them are 0
+        self.constant_by: set[ThetaSlice | int] = {p for p, v in smooth.items() if v not in within}
+        self.constant_by |= {i for i, v in latents.items() if is_smooth(v) and v not in within}
         # the gradient by each latent, as functions of the pieces too
         self.by_latents = gradients[len(smooth) :]
         slots = [(p.stop - p.start, self.by_pieces.get(p)) for p in everything]
