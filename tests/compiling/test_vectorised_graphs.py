@@ -270,19 +270,19 @@ def test_a_number_beside_an_array_becomes_part_of_the_loop(exponent: str) -> Non
 def test_sums_by_index_and_conditions_leave_loops_vectorised(made: Any) -> None:
     """numba does not vectorise a loop that adds to indexed elements, or compares all."""
     x, number = pt.vector("x", dtype="float64", shape=(9,)), pt.dscalar("number")
-    rows = pt.matrix("rows", dtype="float64", shape=(9, 2))
+    rows = pt.matrix("rows", dtype="float64", shape=(9, 20))  # more than one step has
     at, zeros = pt.vector("at", dtype="int64", shape=(9,)), pt.zeros(3)
     cases = {
         "no function": (zeros[at].inc(pt.sqr(x * 2)), True),
         "a function": (zeros[at].inc(pt.sigmoid(x * 2) * 3), False),
         "of one number": (zeros[at].inc(pt.sqr(x) / pt.exp(number)), True),
         "an axis": (pt.zeros((3, 2))[at].inc(pt.exp(x)[:, None] * pt.ones((9, 2))), False),
-        "in another loop": (pt.zeros((3, 2))[at].inc(pt.exp(x)[:, None] * rows), True),
+        "in another loop": (pt.zeros((3, 20))[at].inc(pt.exp(x)[:, None] * rows), True),
         "a condition": (pt.all(pt.exp(x) > 0), False),
         "a condition without a function": (pt.all(x > 0), True),
     }
     r = np.random.default_rng(0)
-    values = r.random(9), 0.5, r.random((9, 2)), r.integers(0, 3, 9)
+    values = r.random(9), 0.5, r.random((9, 20)), r.integers(0, 3, 9)
     for what, (graph, joined) in cases.items():
         given = [x, number, rows, at]
         fast = made(given, graph)

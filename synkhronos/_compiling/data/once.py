@@ -55,13 +55,14 @@ class ComputesOnce(Where):
         data = [v for v in fgraph.inputs if isinstance(v, Data)]
         if not data:
             return
-        known = set[Variable](data)
+        known, filled = set[Variable](data), set[Variable]()
         for node in fgraph.toposort():
             if isinstance(node.op, SpecifyShape) and node.inputs[0] in data:
                 fgraph.replace(node.outputs[0], node.inputs[0], reason=_REASON)
             elif known.isdisjoint(node.inputs):
-                continue
-            elif all(v in known or isinstance(v, Constant) for v in node.inputs):
+                if isinstance(node.op, Alloc) and _of_constants(node):
+                    filled.update(node.outputs)
+            elif all(v in known or v in filled or isinstance(v, Constant) for v in node.inputs):
                 known.update(node.outputs)
             else:
                 known |= _regrouped(fgraph, node, known)
@@ -70,6 +71,10 @@ class ComputesOnce(Where):
             made = Once(data, found).make_node(*data).outputs
             pairs = list(zip(found, made, strict=True))
             fgraph.replace_all(pairs, reason=_REASON, import_missing=True)
+
+
+def _of_constants(node: Apply) -> bool:
+    return all(isinstance(v, Constant) for v in node.inputs)
 
 
 def _regrouped(fgraph: FunctionGraph, node: Apply, known: set[Variable]) -> set[Variable]:

@@ -13,8 +13,16 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.type_other import NoneTypeT
 
-from synkhronos._compiling.lean import products, reductions, shapes
+from synkhronos._compiling.lean import (
+    convolution_loops,
+    products,
+    reductions,
+    row_product_loops,
+    shapes,
+)
+from synkhronos._compiling.lean.convolutions import Convolution
 from synkhronos._compiling.lean.op import Lean
+from synkhronos._compiling.lean.row_products import ChosenRowProducts, SumsOfRowsByIndex
 from synkhronos._libraries.pytensor import register_funcify_and_cache_key
 
 
@@ -52,3 +60,27 @@ def _funcify(lean: Lean, node: Apply, **kwargs: Any) -> tuple[Any, str]:
         axis, pieces = int(op.axis or 0), len(node.outputs)
         return shapes.split(axis, pieces), _key(shapes, "split", axis, pieces)
     raise NotImplementedError(f"{lean} has no numba code")
+
+
+@register_funcify_and_cache_key(Convolution)  # type: ignore[untyped-decorator]
+def _funcify_convolution(op: Convolution, node: Apply, **kwargs: Any) -> tuple[Any, str]:
+    """Return a function of numba, and the key of its machine code."""
+    kind = node.outputs[0].type
+    key = _key(convolution_loops, kind.ndim, kind.dtype)
+    return convolution_loops.convolution(kind.ndim, np.dtype(kind.dtype)), key
+
+
+@register_funcify_and_cache_key(ChosenRowProducts)  # type: ignore[untyped-decorator]
+def _funcify_products(op: ChosenRowProducts, node: Apply, **kwargs: Any) -> tuple[Any, str]:
+    """Return a function of numba, and the key of its machine code."""
+    dtype = np.dtype(node.outputs[0].type.dtype)
+    function = row_product_loops.chosen_row_products(op.columns, dtype)
+    return function, _key(row_product_loops, "products", op.columns, dtype)
+
+
+@register_funcify_and_cache_key(SumsOfRowsByIndex)  # type: ignore[untyped-decorator]
+def _funcify_sums(op: SumsOfRowsByIndex, node: Apply, **kwargs: Any) -> tuple[Any, str]:
+    """Return a function of numba, and the key of its machine code."""
+    dtype = np.dtype(node.outputs[0].type.dtype)
+    function = row_product_loops.sums_of_rows_by_index(op.columns, dtype)
+    return function, _key(row_product_loops, "sums", op.columns, dtype)

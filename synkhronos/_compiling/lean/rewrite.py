@@ -15,10 +15,13 @@ from pytensor.tensor.math import Dot, cast
 from pytensor.tensor.shape import SpecifyShape
 
 from synkhronos._compiling.data.once import ComputesOnce
+from synkhronos._compiling.lean.axes import LoopsInOrderOfMemory
+from synkhronos._compiling.lean.convolutions import ConvolutionsOfRows
 from synkhronos._compiling.lean.gathers import GathersByLoops
 from synkhronos._compiling.lean.narrow import WithoutAxesOfOne
 from synkhronos._compiling.lean.op import Lean
 from synkhronos._compiling.lean.outer import SumsOfOuterProducts
+from synkhronos._compiling.lean.row_products import ProductsOfChosenRows
 from synkhronos._compiling.where import Where
 from synkhronos._libraries.library import tell, usable
 
@@ -26,6 +29,7 @@ TAG = "synkhronos_lean"
 _JOINED = f"{TAG}_exponentials"
 _FLOATS = ("float32", "float64")
 _BEFORE_FUSION = 48.6
+_BEFORE_ELEMENTS = 48.65  # `vectorised` computes short axes over elements at 48.7
 _LAST_BEFORE_FUSION = 48.8
 _BEFORE_INDEXED_LOOPS = 99.0  # PyTensor joins gathers and loops at 100
 _LAST = 1001.0  # a position after all of PyTensor's own rewrites, and after those of `nn`
@@ -134,6 +138,9 @@ def register() -> None:
         ("operations", _Replace, _LAST),
         ("outer_products", SumsOfOuterProducts, _BEFORE_FUSION),
         ("without_axes", WithoutAxesOfOne, _BEFORE_FUSION),
+        ("convolutions", ConvolutionsOfRows, _BEFORE_FUSION),
+        ("row_products", ProductsOfChosenRows, _BEFORE_FUSION),
+        ("axes", LoopsInOrderOfMemory, _BEFORE_ELEMENTS),
         ("once", ComputesOnce, _LAST_BEFORE_FUSION),
         ("gathers", GathersByLoops, _BEFORE_INDEXED_LOOPS),
     ):

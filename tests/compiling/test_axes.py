@@ -1,0 +1,147 @@
+"""Loops follow the order in memory, and convolutions are loops over rows: the same values."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.tensor.elemwise import CAReduce, Elemwise
+from pytensor.tensor.signal.conv import convolve1d
+from rewritten import compiled, in_python, rewritten
+from selection import thorough
+
+from synkhronos._compiling.data.lifted import lifted
+from synkhronos._compiling.data.once import Once
+from synkhronos._compiling.lean.convolutions import Convolution
+from synkhronos._compiling.lean.mode import without_c
+
+R = np.random.default_rng(0)
+WEEKS, REGIONS, CHANNELS, LAGS = 52, 9, 2, 4
+
+
+def mix(level: Any, decay: Any, shape: Any, size: Any) -> Any:
+    """A media mix whose arrays have weeks first: the convolution has them last."""
+    r = np.random.default_rng(1)
+    spend, sales = r.gamma(2, 1, (WEEKS, REGIONS, CHANNELS)), r.normal(3, 1, (WEEKS, REGIONS))
+    before = pt.zeros((LAGS - 1, REGIONS, CHANNELS))
+    padded = pt.concatenate([before, pt.constant(spend)]).transpose(1, 2, 0)
+    weights = decay[:, :, None] ** pt.arange(LAGS, dtype="float64")
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    effect = convolve1d(padded, weights, mode="valid").transpose(2, 0, 1)
+    reached = pt.exp(-shape[None] * effect)
+    found = (size[None] * (1 - reached) / (1 + reached)).sum(axis=2)
+    return (-0.5 * (pt.constant(sales) - level[None] - found) ** 2).sum()
+
+
+def parameters() -> list[Any]:
+    kinds = [(REGIONS,), *[(REGIONS, CHANNELS)] * 3]
+    return [pt.tensor(f"p{i}", dtype="float64", shape=kind) for i, kind in enumerate(kinds)]
+
+
+def operations(function: Any, kind: type) -> list[Any]:
+    return [node for node in function.maker.fgraph.apply_nodes if isinstance(node.op, kind)]
+
+
+def assert_equal(made: Any, given: list[Any], outputs: list[Any], values: list[Any]) -> Any:
+    """The same values as the plain graph; returns the function."""
+    with without_c("NUMBA"):
+        fast = made(given, outputs)
+        plain = pytensor.function(given, outputs, mode="FAST_COMPILE", on_unused_input="ignore")
+    for found, expected in zip(fast(*values), plain(*values), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
+        assert found.shape == expected.shape
+        assert found.dtype == expected.dtype
+    return fast
+
+
+@in_python
+@pytest.mark.parametrize("by_data", [False, *thorough(True)])
+def test_a_media_mix_has_long_loops(made: Any, by_data: bool) -> None:
+    given = parameters()
+    value = mix(*given)
+    outputs = [value, *pt.grad(value, given)]
+    values = [R.uniform(0.2, 0.8, v.type.shape) for v in given]
+    if by_data:
+        outputs = lifted(outputs)
+    fast = assert_equal(made, given, outputs, values)
+    assert len(operations(fast, Convolution)) == 2
+    if made is rewritten:
+        for node in operations(fast, Elemwise) + operations(fast, CAReduce):
+            shape = node.inputs[0].type.shape
+            assert len(shape) < 3 or shape[-1] in (1, LAGS, REGIONS, WEEKS, None), node
+        largest = [n for n in operations(fast, Elemwise) if n.outputs[0].type.ndim == 3]
+        lengths = [n.outputs[0].type.shape[-1] for n in largest]
+        assert CHANNELS not in lengths
+        assert lengths
+
+
+def test_what_data_alone_give_is_computed_once() -> None:
+    given = parameters()
+    value = mix(*given)
+    with without_c("NUMBA"):
+        fast = rewritten(given, lifted([value, *pt.grad(value, given)]))
+    [once] = operations(fast, Once)
+    for node in operations(fast, Convolution):
+        assert any(v in once.outputs for v in node.inputs)
+
+
+@in_python
+def test_views_with_other_axes_move_behind_loops(made: Any) -> None:
+    x = pt.tensor("x", dtype="float64", shape=(3, 40, 50))
+    row, column = pt.dvector("row"), pt.tensor("column", dtype="float64", shape=(3, 40))
+    data = np.arange(6000.0).reshape(50, 3, 40) / 6000
+    given = [x, row, column]
+    values = [R.normal(size=(3, 40, 50)), R.normal(size=40), R.normal(size=(3, 40))]
+    moved = x.transpose(2, 0, 1)
+    computed = pt.exp(moved * pt.constant(data) + row[None, None, :] * column[None])
+    cases = {
+        "itself": computed,
+        "all": computed.sum(),
+        **{
+            f"{name} over {axes}": getattr(computed, name)(axis=axes)
+            for name in ("sum", "max")
+            for axes in [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)]
+        },
+        "with an axis of one": computed.sum(axis=1, keepdims=True) * moved,
+        "two orders": moved + x.transpose(2, 1, 0).transpose(0, 2, 1) * pt.constant(data),
+        "an outer product": pt.outer(row, pt.arange(4.0)) ** 2,
+    }
+    fast = assert_equal(made, given, list(cases.values()), values)
+    if made is rewritten:
+        for node in operations(fast, CAReduce):
+            inner = node.inputs[0].owner
+            assert inner is None or not getattr(inner.op, "is_transpose", False)
+
+
+LENGTHS = [(7, 3), (3, 7), (5, 5), (1, 4), (20, 18)]
+# of each way, the operands that are given, made of arrays of three axes
+WAYS: dict[str, Any] = {
+    "rows": lambda x, y: (x, y),
+    "axes that broadcast": lambda x, y: (x[:, :1], y),
+    "views": lambda x, y: (x[::-1], y[:, :, ::-1]),
+    "vectors": lambda x, y: (x[0, 0], y[0, 0]),
+}
+
+
+@pytest.mark.parametrize("ways", [("rows", "axes that broadcast"), *thorough((tuple(WAYS),))])
+def test_rows_are_convolved_as_by_numpy(ways: tuple[str, ...]) -> None:
+    x, y = pt.dtensor3("x"), pt.dtensor3("y")
+    cases = [(WAYS[way], mode) for way in ways for mode in ("full", "valid")]
+    fast = compiled([x, y], [convolve1d(*way(x, y), mode) for way, mode in cases])
+    assert len(operations(fast, Convolution)) == len(cases)
+    for n, k in LENGTHS:
+        values = R.normal(size=(2, 3, n)), R.normal(size=(2, 3, k))
+        for (way, mode), found in zip(cases, fast(*values), strict=True):
+            first, second = way(*values)
+            by_numpy = np.vectorize(
+                functools.partial(np.convolve, mode=mode), signature="(n),(k)->(o)"
+            )
+            np.testing.assert_allclose(found, by_numpy(first, second), rtol=1e-12, atol=1e-14)
+    with pytest.raises(ValueError, match="convolve1d: an operand has no elements"):
+        fast(values[0], values[1][:, :, :0])
+    with pytest.raises(ValueError, match="convolve1d: axis 0 of the operands does not fit"):
+        fast(values[0], values[1][[0, 1, 1]])
