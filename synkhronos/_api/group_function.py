@@ -157,6 +157,7 @@ class GroupFunction(Shippable):
             call, command, then = found.call, found.command, found.then
         part = self._replica.last_part if found is not None and found.alone else None
         if part and part.call is call and part.repetition and part.scalars is not None:
+            part.take_rows()
             values = self.runner.run_alone(part.repetition, self.what)
             values = [np.array(values[i], dtype) for i, _, dtype in part.scalars]
             values = values if then is None else then(values)
@@ -260,7 +261,7 @@ class GroupFunction(Shippable):
         partials = self.outputs.partials(subset)
         borders = None if rows is None else arguments.borders(rows, given, selection)
         cut = self._compilations.cut(partials + self._extra, slices, borders)
-        posted = self._posted_rows(selection) if post else {}
+        posted = self._posted_rows(given, selection) if post else {}
         return Call(
             function=self.number,
             arguments=tuple(
@@ -327,11 +328,15 @@ class GroupFunction(Shippable):
         entries = [self.runner.member.variables.find(s) for s in shareds]
         return any(e is not None and e.differs for e in entries)
 
-    def _posted_rows(self, selection: dict[int, Selection]) -> dict[int, ArrayRef]:
+    def _posted_rows(
+        self, given: Sequence[object], selection: dict[int, Selection]
+    ) -> dict[int, ArrayRef]:
         """The one list of rows that all inputs have, in memory that the members read."""
         rows = next(iter(selection.values()), None)
-        alike = all(s is rows for s in selection.values())
-        if not isinstance(rows, Picks) or not alike or self.group.size == 1:
+        if not isinstance(rows, Picks) or not all(s is rows for s in selection.values()):
+            return {}
+        # in a group of one arrays are not copied to that memory
+        if self.group.size == 1 and not all(isinstance(given[i], Data) for i in selection):
             return {}
         return dict.fromkeys(selection, self._staging.post(rows.rows))
 

@@ -10,6 +10,7 @@ These rules hold here:
   `Trainer.fit`. `fit` reads only what concerns several of them.
 * The guard is around the averages, and these are around the optimizer. A step that is left out must
   leave all states as they are, averages too.
+* The group is chosen before a training function is kept: the function belongs to it.
 * Checks of the first steps come before the callbacks of the user: a callback must not see a step
   that was wrong.
 """
@@ -31,6 +32,7 @@ from synkhronos._checks import check_integer, options_checked, shown
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError, InputTypeError, ReductionWarning
 from synkhronos._warnings import refusing
+from synkhronos.extensions._rows.loader import Loader
 from synkhronos.extensions._step.exchanges import Exchange, TopK
 from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.extensions.train import make_train_function
@@ -40,6 +42,8 @@ from synkhronos.training._descriptions import described
 from synkhronos.training._pairs.pair import Pair
 from synkhronos.training._run.augmentation import check_words
 from synkhronos.training._run.evaluation import TestedRows
+from synkhronos.training._run.feeds import listed, rows_of
+from synkhronos.training._run.group_choice import StepRows, closing_its_group, function_in_group
 from synkhronos.training._run.options import taken_by
 from synkhronos.training._run.serial_check import SerialCheck
 from synkhronos.training._run.tracing import TracedSteps
@@ -133,6 +137,7 @@ def _wrong_form(found: str) -> InputTypeError:
 
 @_also_of_parts
 @options_checked
+@closing_its_group
 def fit(
     net: Net,
     data: object,
@@ -184,6 +189,10 @@ def fit(
     """Train parameters on data with all members of the group.
 
     It makes a training function (`make_train_function`) and a `Trainer`, and trains.
+
+    Where no group is open, it opens one, as `fork` does: of one process with all threads, or of a
+    member for each core, whichever is faster. A step of both is measured first, and a line tells
+    the choice. ``synk.fork(n)`` before `fit` makes it yourself, and `close` ends the group.
 
     Parameters
     ----------
@@ -248,7 +257,9 @@ def fit(
 
     Notes
     -----
-    Cost: that of the training function's steps, and about 10 us of Python for each.
+    Cost: that of the training function's steps, and about 10 us of Python for each. To choose a
+    group takes 0.2 s for a run of less than 5 s in one process, else 2 s. Members then compile the
+    function again.
 
     Examples
     --------
@@ -286,11 +297,15 @@ def fit(
         whole = guarded(whole)
     with refusing(ReductionWarning, _CURE) if strict else nullcontext():
         options = taken_by(make_train_function, given) | {"name": name or "train"}
-        train = training_function(make_train_function, net, wanted, whole, **options)
+        make = functools.partial(
+            training_function, make_train_function, net, wanted, whole, **options
+        )
+        train, choice = function_in_group(make, mode, _rows_to_measure(given, net, wanted))
     plain = {"updates": net.updates, "givens": givens, "clip": clip, "mode": mode}
     checks = [SerialCheck(verify, net.loss, net.params, wanted, whole, **plain)] if verify else []
     traced = TracedSteps(trace, None if folder is None else Path(folder))
     tested = TestedRows(test)
+    before = [*([] if choice is None else [choice]), *checks]
     behind = [traced] * bool(trace) + [tested] * (test is not None)
     evaluated = {**net.metrics, **(metrics or {})}
     if validation is not None or test is not None:
@@ -299,7 +314,7 @@ def fit(
         evaluated = {"loss": loss, **evaluated}
     given |= {
         "metrics": evaluated,
-        "callbacks": [*checks, *callbacks, *behind] if checks or behind else callbacks,
+        "callbacks": [*before, *callbacks, *behind] if before or behind else callbacks,
         "augment": net.augment,
         "config": {
             "optimizer": described(optimizer),
@@ -314,6 +329,30 @@ def fit(
     trainer.fit(**taken_by(trainer.fit, given))
     trainer.trace, trainer.tested = traced.trace, tested.found
     return trainer
+
+
+def _rows_to_measure(
+    given: Mapping[str, Any], net: Net, wanted: Sequence[Variable]
+) -> Callable[[], StepRows] | None:
+    """Makes the rows of a step for a measurement; None if the options ask for members."""
+    for_members = ("rule", "member_batch", "exchange", "compress")
+    asked = given["overlap"] or any(given[name] is not None for name in for_members)
+    # slices need less memory, of which a whole batch might need too much; a Loader has a group
+    if asked or given["slices"] != 1 or given["batch"] is None or isinstance(given["data"], Loader):
+        return None
+    augmented = net.augment is not None
+
+    def rows() -> StepRows:
+        arrays = listed(given["data"])
+        return StepRows(
+            arrays,
+            size=check_integer("fit: batch", given["batch"], 1),
+            rows=rows_of(arrays, wanted[:-1] if augmented else wanted, "fit"),
+            epochs=check_integer("fit: epochs", given["epochs"], 1),
+            words=given["seed"] if augmented else None,
+        )
+
+    return rows
 
 
 def _tell_of_noise(metrics: Mapping[str, object], train: TrainFunction) -> None:

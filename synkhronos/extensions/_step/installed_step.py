@@ -27,7 +27,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.random.type import RandomType
 
-from synkhronos._api.advice import Timing
+from synkhronos._api.advice import Timing, seconds_of
 from synkhronos._api.data import Data
 from synkhronos._api.group_function import GroupFunction
 from synkhronos._api.report import Measurements, Report
@@ -247,6 +247,16 @@ class InstalledStep:
             parts = TimedParts(function, asked)
             plain = self._plain_update(asked.args, asked.kwargs)
             return function.what, parts.rows, parts.timing(None, plain)
+
+    def seconds_alone(self, asked: Request) -> float:
+        """Measure the gradients of a step in the master alone; changes no variable."""
+        function = self.function
+        with (
+            self.group.runner.reserved("train"),
+            function.telling("measuring"),
+            np.errstate(all="ignore"),
+        ):
+            return seconds_of(TimedParts(function, asked).compute(1))
 
     def _plain_update(
         self, args: Sequence[object], kwargs: Mapping[str, object]

@@ -84,3 +84,7 @@ class PlanMethods:
     def timed(self, asked: Request) -> tuple[str, int | None, Timing]:
         """Measure a step for `synk.advise`; changes no variable."""
         return self._planned.timed(asked)
+
+    def seconds_alone(self, asked: Request) -> float:
+        """Measure the gradients of a step in this process alone, with all its threads."""
+        return self._planned.seconds_alone(asked)
