@@ -65,6 +65,8 @@ def recorded(threads: float, one: float, half: float, quarter: float, around: fl
 # On two virtual cores, with the slowdown that was measured then, and the milliseconds that a step
 # took in one process and with two members. The network and the rows are of `contenders.py`.
 RECORDED = {
+    "network, Adam, 128 rows": (recorded(7.18, 11.8, 6.66, 4.07, 1.52), 1.47, 6.13, 7.93),
+    "network, Adam, 500 rows": (recorded(23.0, 40.7, 21.4, 11.4, 1.65), 1.15, 24.3, 24.6),
     "network, Adam, 4,096 rows": (recorded(399, 281, 126, 56.3, 2.78), 2.0, 437, 288),
     "exp and tanh, Adam, 5,000 rows": (recorded(1.03, 1.00, 0.516, 0.258, 0.061), 2.0, 1.56, 2.43),
     "20 weights, Adam, 128 rows": (recorded(0.025, 0.025, 0.021, 0.018, 0.046), 2.0, 0.158, 0.346),

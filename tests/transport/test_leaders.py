@@ -111,30 +111,6 @@ def test_what_is_said_and_whether_the_words_are_one(size: int) -> None:
         assert third == (3, {size - 1: b"one"})
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_the_root_combines_what_is_said(size: int) -> None:
-    """It is asked only if all agree on the value."""
-    calls = []
-
-    def combine(payloads: dict[int, bytes]) -> bytes:
-        calls.append(payloads)
-        return b"".join(payloads[r] for r in sorted(payloads))
-
-    def life(leaders: Leaders) -> Any:
-        leaders.begin(1)
-        same = leaders.agree(7, b"%d" % leaders.rank, combine)
-        nothing = leaders.agree(7, b"", lambda payloads: b"")
-        unlike = leaders.agree(leaders.rank, b"", combine)
-        return same, nothing, unlike
-
-    whole = {r: b"%d" % r for r in range(size)}
-    for same, nothing, unlike in together(size, life):
-        assert same == (7, {0: b"".join(whole.values())})
-        assert nothing == (7, {0: b""})
-        assert unlike == ((0, {0: b""}) if size == 1 else (DIFFERENT, {}))
-    assert calls == ([whole, {}] if size == 1 else [whole])
-
-
 @pytest.mark.parametrize("size", SIZES[1:])
 def test_the_root_learns_that_a_leader_compiles(size: int) -> None:
     """Also one below another leader, which tells it when it looks; of the present command only."""

@@ -280,12 +280,7 @@ class Leaders:
         finally:
             self._root_comes = True
 
-    def agree(
-        self,
-        value: int = 0,
-        payload: bytes = b"",
-        combine: Callable[[dict[int, bytes]], bytes] | None = None,
-    ) -> tuple[int, dict[int, bytes]]:
+    def agree(self, value: int = 0, payload: bytes = b"") -> tuple[int, dict[int, bytes]]:
         """Wait for all leaders to come here, and exchange small payloads.
 
         Parameters
@@ -293,15 +288,12 @@ class Leaders:
         value : int
             A value that should be the same in all leaders.
         payload : bytes
-        combine : callable, optional
-            All leaders give it, or none. It is called at the root if the values are the same: what
-            it makes of the payloads goes down in place of them.
 
         Returns
         -------
         tuple
             The value, or DIFFERENT where it was not the same; and by leader the payloads that are
-            not empty, or the combined one, as the root's.
+            not empty.
 
         Raises
         ------
@@ -327,8 +319,6 @@ class Leaders:
                 if branch.value != value:
                     value = DIFFERENT
         if self._parent is None:
-            if combine is not None and value != DIFFERENT:
-                payloads = _record(self.rank, combine(_records(payloads)))
             self._send_down(GO, self._meeting, value, payloads)
         else:
             root = self._from_root

@@ -25,7 +25,7 @@ from synkhronos._transport.communicators.communicator import DIFFER
 from synkhronos._transport.communicators.half_precision import Rounding, compressed, decompressed
 
 _SMALL = 1 << 14  # bytes; a value up to this size travels with the agreement itself
-_SMALL_REDUCTION = 1 << 15  # bytes of all nodes together; up to this the root reduces them
+_SMALL_REDUCTION = 1 << 12  # bytes of all nodes together; up to this, too
 _SIZE = struct.Struct("=q")
 _EXTREMA = (Reduction.MIN, Reduction.MAX)
 # A warning turned into an error between two transfers would leave the others in the second one.
@@ -179,15 +179,10 @@ class BetweenNodes:
         small = self.nodes * sum([a.nbytes for a in arrays]) <= _SMALL_REDUCTION
         with self.interrupts:
             if small:
-                mine = b"".join([a.tobytes() for a in arrays])
-                reduced = functools.partial(_reduced, arrays, op, weights, self.nodes)
-                total = self.agree_on(arrays, mine, reduced).get(0, b"")
+                payloads = self.agree_on(arrays, b"".join([a.tobytes() for a in arrays]))
                 if starting is not None:
                     starting()
-                at = 0
-                for array in arrays:
-                    array[...] = _array_of(total, at, array)
-                    at += array.nbytes
+                self._reduce_payloads(payloads, arrays, op, weights)
                 return
             room = self._room([a for a in arrays if not self._sends(a, op)])
             undefined = op in _EXTREMA and any([_has_nan(a) for a in arrays])
@@ -196,6 +191,19 @@ class BetweenNodes:
                 self._move(starting)
             for array in arrays:
                 self._move(self._reduce, array, op, weights, room, bool(payloads))
+
+    def _reduce_payloads(
+        self,
+        payloads: dict[int, bytes],
+        arrays: Sequence[np.ndarray],
+        op: Reduction,
+        weights: Sequence[float] | None,
+    ) -> None:
+        at = 0
+        for array in arrays:
+            values = [_array_of(payloads.get(n, b""), at, array) for n in range(self.nodes)]
+            _reduce_all(values, op, weights, array)
+            at += array.nbytes
 
     def add(self, array: np.ndarray, rounding: Rounding | None = None) -> None:
         """Sum an array in place: one of several that the leaders have agreed to come to."""
@@ -229,15 +237,8 @@ class BetweenNodes:
         self._transfers.all_gather(mine.view(np.uint8), whole.view(np.uint8), [mine.nbytes] * n)
         flat[...] = decompressed(whole[: flat.size], how, array.dtype)
 
-    def agree_on(
-        self,
-        arrays: Sequence[np.ndarray],
-        payload: bytes = b"",
-        combine: Callable[[dict[int, bytes]], bytes] | None = None,
-    ) -> dict[int, bytes]:
+    def agree_on(self, arrays: Sequence[np.ndarray], payload: bytes = b"") -> dict[int, bytes]:
         """Wait for all leaders, check that their arrays are alike, and return the payloads.
-
-        See `Leaders.agree` for `combine`.
 
         Raises
         ------
@@ -245,7 +246,7 @@ class BetweenNodes:
             Their dtypes or shapes differ.
         """
         checksum = _checksum(tuple([(a.dtype, a.shape) for a in arrays]))
-        agreed, payloads = self._leaders.agree(checksum, payload, combine)
+        agreed, payloads = self._leaders.agree(checksum, payload)
         if agreed == DIFFERENT:
             raise InputError(DIFFER)
         return payloads
@@ -350,25 +351,6 @@ def _array_of(payload: bytes, at: int, like: np.ndarray) -> np.ndarray:
     if not like.size:
         return like.copy()
     return np.frombuffer(payload, like.dtype, like.size, at).reshape(like.shape)
-
-
-def _reduced(
-    arrays: Sequence[np.ndarray],
-    op: Reduction,
-    weights: Sequence[float] | None,
-    nodes: int,
-    payloads: dict[int, bytes],
-) -> bytes:
-    """The reduced values of arrays like these, of which each node has sent its own."""
-    found, at = [], 0
-    with _SILENT():  # the other nodes wait for this one
-        for array in arrays:
-            values = [_array_of(payloads.get(n, b""), at, array) for n in range(nodes)]
-            total = np.empty_like(array)
-            _reduce_all(values, op, weights, total)
-            found.append(total.tobytes())
-            at += array.nbytes
-    return b"".join(found)
 
 
 def _reduce_all(
