@@ -136,7 +136,13 @@ class Chain:
         self._columns, self.num_rows = columns, len(columns["n_steps"])
 
     def column(self, name: str) -> Any:
-        return SimpleNamespace(to_pylist=self._columns[name].tolist)
+        arrow = pytest.importorskip("arro3.core")  # of nutpie
+        found = self._columns[name]
+        flat = arrow.Array.from_numpy(found.ravel())
+        if found.ndim == 1:
+            return flat
+        ends = np.arange(0, found.size + 1, found.shape[1], dtype=np.int64)
+        return arrow.list_array(arrow.Array.from_numpy(ends), flat)
 
     def slice(self, first: int, count: int) -> Chain:
         return Chain({name: each[first : first + count] for name, each in self._columns.items()})
@@ -173,7 +179,7 @@ class Nutpie:
             sample_stats=Dataset({k: (("chain", "draw"), v) for k, v in stats.items()}),
         )
 
-    def wait(self, *, timeout: float | None) -> Any:
+    def wait(self, *, timeout: float | None = None) -> Any:
         if self._error is not None:
             raise self._error
         if timeout is not None and self.seen:

@@ -12,9 +12,9 @@ command does, the output of the others follows when all have ended. An interrupt
 that collects, or its death, interrupts the others.
 
 The cases of one test function stay together, and so do the tests of a module with the marker
-`together`, whose fixture is dear; with `together("name")`, those of this name. Tests that run JAX come last in the collection, so that no
-process forks a group after it. Those with the marker `alone` have a process that begins when all
-others have ended.
+`together`, whose fixture is dear; with `together("name")`, those of this name. Tests that run JAX
+come last in the collection, so that no process forks a group after it. Those with the marker
+`alone` have a process that begins when all others have ended.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from synkhronos.pymc._density.metric import (
     choice,
     draws_of_warmup,
     early_choice,
+    late_choice,
     without_warmup,
 )
 
@@ -219,27 +220,32 @@ def choice_for(
 
 def _choice_of(running: Any, half: int, of_call: tuple[float, int, int]) -> Choice:
     """The choice by half of the draws, soon after they are there, or by all of them."""
-    began, wait_for_all = time.monotonic(), False
+    began = time.monotonic()
     while True:
-        soon = max(_SOON, (time.monotonic() - began) / 20)
         try:
-            whole = running.wait(timeout=None if wait_for_all else soon)
+            whole = running.wait(timeout=max(_SOON, (time.monotonic() - began) / 20))
         except TimeoutError:
             _, chains = running.inspect().get_arrow_trace()
             if len(chains) == CHAINS and min(chain.num_rows for chain in chains) >= half:
-                first = _warmup_of([chain.slice(0, half) for chain in chains])
-                if (early := early_choice(first, *of_call)) is not None:
-                    return early
-                wait_for_all = True
+                break
         else:
             return choice(_warmup_of(whole.get_arrow_trace()[1]), *of_call)
+    early = early_choice(_warmup_of([chain.slice(0, half) for chain in chains]), *of_call)
+    return early or late_choice(_warmup_of(running.wait().get_arrow_trace()[1]), *of_call)
 
 
 def _warmup_of(chains: Sequence[Any]) -> Warmup:
     """The draws in nutpie's raw trace."""
-    return Warmup(
-        *(
-            np.array([chain.column(name).to_pylist() for chain in chains], float)
-            for name in ("unconstrained_draw", "gradient", "n_steps")
-        )
-    )
+    vectors = [
+        np.stack([_matrix(chain.column(name)) for chain in chains])
+        for name in ("unconstrained_draw", "gradient")
+    ]
+    return Warmup(*vectors, np.stack([chain.column("n_steps").to_numpy() for chain in chains]))
+
+
+def _matrix(lists: Any) -> np.ndarray:
+    """The numbers of lists of one length, by list."""
+    from arro3.core import list_flatten  # nutpie needs it
+
+    found: np.ndarray = list_flatten(lists).to_numpy().reshape(len(lists), -1)
+    return found

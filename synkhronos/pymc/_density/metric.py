@@ -98,13 +98,18 @@ def without_warmup(parameters: int, seconds: float, draws: int, tune: int) -> Ch
 def choice(warmup: Warmup, seconds: float, draws: int, tune: int) -> Choice:
     """The choice after a short warm-up; `seconds` are those of the rows of a gradient."""
     half = warmup.first(warmup.draws.shape[1] // 2)
-    return early_choice(half, seconds, draws, tune) or _choice(warmup, seconds, draws, tune)[0]
+    return early_choice(half, seconds, draws, tune) or late_choice(warmup, seconds, draws, tune)
 
 
 def early_choice(half: Warmup, seconds: float, draws: int, tune: int) -> Choice | None:
     """The choice by the first half of the draws of each chain; None if it needs the other one."""
     found, clear = _choice(half, seconds, draws, tune)
     return found if clear else None
+
+
+def late_choice(warmup: Warmup, seconds: float, draws: int, tune: int) -> Choice:
+    """The choice by all draws, which the first half has left open."""
+    return _choice(warmup, seconds, draws, tune)[0]
 
 
 def _choice(warmup: Warmup, seconds: float, draws: int, tune: int) -> tuple[Choice, bool]:
