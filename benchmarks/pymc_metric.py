@@ -337,10 +337,7 @@ def child(name: str, posteriordb: str, metrics: list[str], args: Any) -> None:
         line = runs[1, metric]["line"] if metric == "auto" and seed > 1 else ""
         if line and (seed, metric_of(line)) in runs:
             # the first seed has shown that draws are those of this metric
-            copied = runs[seed, metric_of(line)]
-            found = {**copied, "metric": metric, "choosing": choosing, "line": line}
-            found["call"] += choosing
-            print(json.dumps(found), flush=True)
+            print(json.dumps(as_chosen(runs[seed, metric_of(line)], choosing, line)), flush=True)
             continue
         if metric in OTHERS:
             tree, gradients, sampling, rest, diverging, line = by_another(
@@ -366,8 +363,15 @@ def child(name: str, posteriordb: str, metrics: list[str], args: Any) -> None:
         if line and (other := runs.get((seed, metric_of(line)))):
             same = all(found[key] == other[key] for key in ("gradients", "bulk", "tail"))
             assert same, f"{line}: its draws are others"
+            found = as_chosen(other, choosing, line)
         runs[seed, metric] = found
         print(json.dumps(found), flush=True)
+
+
+def as_chosen(run: Mapping[str, Any], choosing: float, line: str) -> dict[str, Any]:
+    """This run with the choice before it, which `line` tells: seconds of equal draws are equal."""
+    call = run["call"] + choosing
+    return {**run, "metric": "auto", "choosing": choosing, "call": call, "line": line}
 
 
 def metric_of(line: str) -> str:
