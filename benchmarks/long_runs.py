@@ -53,9 +53,10 @@ def child(name: str, way: str, tune: int, draws: int, seed: int) -> None:
             folder = place if way == "folder" else None
             before, began = peak(), time.process_time()
             found = synk.pymc.sample(count, model=model, folder=folder, **given, **QUIET)
-            used = time.process_time() - began
-    seconds, added = float(found.posterior.attrs["sampling_time"]), peak() - before
-    steps = sum(found[f"{group}sample_stats"]["n_steps"].sum("draw") for group in ("warmup_", ""))
+            used, added = time.process_time() - began, peak() - before
+            seconds = float(found.posterior.attrs["sampling_time"])
+            groups = (found[f"{group}sample_stats"] for group in ("warmup_", ""))
+            steps = sum(group["n_steps"].sum("draw").load() for group in groups)
     print(json.dumps([seconds, used, added, int(steps.max()), int(steps.sum())]))
 
 
