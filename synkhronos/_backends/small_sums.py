@@ -109,7 +109,7 @@ def address_of(memory: memoryview) -> int:
 
 @functools.cache
 def _compiled() -> Any:
-    return njit(_meet_and_sum)
+    return njit(_meet_and_sum)  # type: ignore[arg-type]
 
 
 def _word_at(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type = _I64) -> ir.Value:
@@ -157,13 +157,13 @@ def _put(typing: Any, address: Any, number: Any) -> Any:
     return types.none(types.int64, number), code
 
 
-@numba.njit
+@numba.njit  # type: ignore[untyped-decorator]
 def _copied(source: int, target: int, count: int, size: int, like: Any) -> None:
     for at in range(0, count * size, size):
         _put(target + at, _number(source + at, like))
 
 
-@numba.njit
+@numba.njit  # type: ignore[untyped-decorator]
 def _added(places: int, members: int, target: int, count: int, size: int, like: Any) -> None:
     for at in range(0, count * size, size):
         total = _number(_number(places + 24, members) + at, like)
@@ -172,7 +172,7 @@ def _added(places: int, members: int, target: int, count: int, size: int, like: 
         _put(target + at, total)
 
 
-@numba.njit
+@numba.njit  # type: ignore[untyped-decorator]
 def _come(barrier: int, here: int, looks: int) -> bool:
     for _ in range(looks):  # noqa: SIM110 (numba knows no generators here)
         if _seen(barrier) >= here:

@@ -236,11 +236,12 @@ def _choice_of(running: Any, half: int, of_call: tuple[float, int, int]) -> Choi
 
 def _warmup_of(chains: Sequence[Any]) -> Warmup:
     """The draws in nutpie's raw trace."""
-    vectors = [
+    draws, gradients = (
         np.stack([_matrix(chain.column(name)) for chain in chains])
         for name in ("unconstrained_draw", "gradient")
-    ]
-    return Warmup(*vectors, np.stack([chain.column("n_steps").to_numpy() for chain in chains]))
+    )
+    steps = np.stack([chain.column("n_steps").to_numpy() for chain in chains])
+    return Warmup(draws, gradients, steps)
 
 
 def _matrix(lists: Any) -> np.ndarray:
