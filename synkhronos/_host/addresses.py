@@ -24,7 +24,7 @@ def is_elsewhere(address: str) -> bool:
 
 
 def _own() -> set[IPv4Address | IPv6Address]:
-    """None if the kernel does not say."""
+    """Empty if the kernel does not say."""
     try:
         four = Path("/proc/net/fib_trie").read_text()
         six = Path("/proc/net/if_inet6").read_text()

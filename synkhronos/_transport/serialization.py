@@ -18,6 +18,8 @@ from typing import Any
 
 import cloudpickle
 
+from synkhronos._errors import InputError
+
 _ALIGN = 64
 _BY_VALUE = 6  # parts of what cloudpickle makes of a class that cannot be imported
 _COUNT = struct.Struct("=q")
@@ -114,6 +116,30 @@ def pack_graph(
     file = io.BytesIO()
     _GraphPickler(file, persistent_id, reducers or {}).dump(value)
     return file.getvalue()
+
+
+def pack_or_refuse(value: object, what: str, then: str) -> bytes:
+    """As `pack_graph` without numbers, for another process.
+
+    Parameters
+    ----------
+    value : object
+    what : str
+        Names the call and the value in a message, as in "map: item a".
+    then : str
+        The sentence that says what to do.
+
+    Raises
+    ------
+    InputError
+        It cannot be pickled.
+    """
+    try:
+        return pack_graph(value)
+    except Exception as exc:  # of any object that it refers to
+        raise InputError(
+            f"{what} refers to what cannot be sent to a process: {exc}. {then}"
+        ) from exc
 
 
 def pack_level(value: object, nested: Callable[[object], int | None]) -> bytes:

@@ -11,7 +11,7 @@ from synkhronos._transport.pools.chosen import pool_of
 from synkhronos._transport.pools.pool import Pool
 from synkhronos._transport.pools.stations import versions_here
 from synkhronos._transport.processes.worker import signals_blocked
-from synkhronos._transport.serialization import pack_graph
+from synkhronos._transport.serialization import pack_or_refuse
 from synkhronos.search._outcomes import Outcomes
 from synkhronos.search._ownership import claim
 from synkhronos.search._station import run_trial
@@ -129,10 +129,4 @@ def pool_for(study: Any, on: object, members: int) -> Pool:
 
 def packed(thing: Any) -> bytes:
     """The pickle of a study, or of a trial with its study."""
-    try:
-        return pack_graph(thing)
-    except Exception as exc:  # of any object that a sampler refers to
-        raise InputError(
-            f"search: the study refers to what cannot be sent to a worker: {exc}. Give another "
-            "sampler or pruner"
-        ) from exc
+    return pack_or_refuse(thing, "search: the study", "Give another sampler or pruner")

@@ -23,7 +23,7 @@ from synkhronos._host.cores import available, divided, shares
 from synkhronos._host.system import trouble
 from synkhronos._transport.processes.interpreter import lifeline
 from synkhronos._transport.processes.slots import in_memory
-from synkhronos._transport.serialization import pack_graph
+from synkhronos._transport.serialization import pack_or_refuse
 from synkhronos.search._outcomes import Outcomes
 from synkhronos.search._ownership import owner, take_over
 from synkhronos.search._parent import Parent
@@ -159,7 +159,7 @@ def search(
         raise InputTypeError(
             f"search: callbacks={shown(callbacks)}: give a list of functions of a study and a trial"
         )
-    packed = _packed(objective)
+    packed = pack_or_refuse(objective, "search: the objective", "Make that inside of the objective")
     seconds = math.inf if limit is None else limit
     outcomes = Outcomes(study, trials=trials, failures=failures, target=goal, callbacks=callbacks)
     if on is not None:
@@ -183,16 +183,6 @@ def search(
                 settings = Settings(held, end, members, folds, folder)
                 Parent(study, cores, settings, this, outcomes, seconds).run()
     return study
-
-
-def _packed(objective: object) -> bytes:
-    try:
-        return pack_graph(objective)
-    except Exception as exc:  # of any object that the function refers to
-        raise InputError(
-            f"search: the objective refers to what cannot be sent to a process: {exc}. Make that "
-            "inside of the objective"
-        ) from exc
 
 
 def _cores(slots: object) -> list[list[int]]:

@@ -14,6 +14,7 @@ import synkhronos as synk
 from synkhronos._engine.commands.base import Command
 from synkhronos._proofs.reductions import Reduction
 from synkhronos._transport.communicators import shared_memory
+from synkhronos._transport.shared_state.control_words import ASLEEP
 
 pytestmark = pytest.mark.usefixtures("lasting_groups")
 
@@ -29,7 +30,7 @@ class Sums(Command):
     times: int = 300
     odd: int = -1  # a rank
     does: str = ""
-    at: int = 100
+    at: tuple[int, ...] = (100,)
 
     def run(self, member: Any) -> int:
         comm = member.communicator.home
@@ -41,9 +42,10 @@ class Sums(Command):
                 if k % 7 == 0:
                     comm.barrier()  # so that sums use both buffers in turn, and one twice
                 vector[:] = self.of(rank, k)
-                if rank == self.odd and k == self.at:
+                if rank == self.odd and k in self.at:
                     vector = self.differently(comm, vector)
                 comm.all_reduce([vector], Reduction.SUM)
+                vars(comm._node.waiter).pop("_signal", None)
                 wanted = self.of(0, k)
                 for r in range(1, comm.size):
                     wanted = wanted + self.of(r, k)
@@ -58,15 +60,50 @@ class Sums(Command):
 
     def differently(self, comm: Any, vector: np.ndarray) -> np.ndarray:
         """What the odd member does."""
-        if self.does == "late":  # the others sleep by then
-            time.sleep(0.05)
+        if self.does == "late":
+            others = [comm._words[rank] for rank in range(comm.size) if rank != self.odd]
+            until = time.monotonic() + 20
+            time.sleep(0.05)  # naps are long then, of which one may end now without a ring
+            while not all(words[ASLEEP] for words in others):
+                assert time.monotonic() < until
+                time.sleep(0.001)
+            self.count_rings(comm._node.waiter)
         elif self.does == "raises":
             raise LookupError("on purpose")
         elif self.does == "dies":
             os._exit(7)
         elif self.does == "unlike":
             return comm.empty((self.length + 1,), vector.dtype)
+        elif self.does == "protects":
+            vector.flags.writeable = False
         return vector
+
+    def count_rings(self, waiter: Any) -> None:
+        """Add the members that the next sum wakes to `rings`, where it does so."""
+        signal = waiter._signal
+
+        def signalled(rank: int) -> None:
+            rings.append(rank)
+            signal(rank)
+
+        waiter._signal = signalled
+
+
+rings: list[int] = []  # in the process of a member
+
+
+@dataclass(frozen=True)
+class Rings(Command):
+    """Return how many times the odd member has woken another one, and forget them."""
+
+    odd: int
+
+    def run(self, member: Any) -> int:
+        comm = member.communicator.home
+        found = np.array([len(rings)]) if comm.rank == self.odd else np.zeros(1, int)
+        rings.clear()
+        comm.all_reduce([found], Reduction.SUM)
+        return int(found[0])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
@@ -85,14 +122,21 @@ def test_other_vectors_are_summed_by_python(group2: synk.Group, dtype: str, leng
 
 
 @pytest.mark.parametrize("odd", [0, 1])
-def test_a_late_member_is_waited_for(group2: synk.Group, odd: int) -> None:
-    assert group2.run(Sums("float64", odd=odd, does="late")) == 1
+def test_a_late_member_is_waited_for_and_wakes_the_other_one(group2: synk.Group, odd: int) -> None:
+    assert group2.run(Sums("float64", odd=odd, does="late", at=(20, 90, 160, 230))) == 1
+    assert group2.run(Rings(odd)) > 0
 
 
 @pytest.mark.parametrize("odd", [0, 1])
 def test_vectors_that_differ_are_an_error_in_all(group2: synk.Group, odd: int) -> None:
     with pytest.raises(synk.InputError, match="differ in shape or dtype"):
         group2.run(Sums("float64", odd=odd, does="unlike"))
+    assert group2.run(Sums("float64")) == 1
+
+
+def test_a_vector_that_is_protected_meanwhile_is_not_written(group2: synk.Group) -> None:
+    with pytest.raises(synk.WorkerError, match="output array is read-only"):
+        group2.run(Sums("float64", odd=1, does="protects", at=(299,)))
     assert group2.run(Sums("float64")) == 1
 
 

@@ -376,7 +376,7 @@ class SharedMemory(Communicator):
     ) -> None:
         if op is _SUM and members is None and starting is None and len(arrays) == 1:
             repeated = self._repeated.get(id(arrays[0]))
-            if repeated is not None and repeated[0]() is arrays[0]:
+            if repeated is not None and repeated[0]() is arrays[0] and arrays[0].flags.writeable:
                 repeated[1](arrays)
                 return
         parity = self._node.step()

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytensor
 
-from synkhronos._errors import InputError
-from synkhronos._transport.serialization import pack_graph
+from synkhronos._transport.serialization import pack_or_refuse
 
 _SETTINGS = ("mode", "floatX", "cxx")  # of PyTensor, which the script may have changed
 
@@ -29,10 +28,4 @@ def packed_job(
 
 def packed_for(what: str, thing: str, value: object) -> bytes:
     """The pickle of a value, which a message names as `thing`; for exceptions see `packed_job`."""
-    try:
-        return pack_graph(value)
-    except Exception as exc:  # of any object that it refers to
-        raise InputError(
-            f"{what}: {thing} refers to what cannot be sent to a process: {exc}. Make "
-            "that inside of fit"
-        ) from exc
+    return pack_or_refuse(value, f"{what}: {thing}", "Make that inside of fit")

@@ -31,7 +31,7 @@ from synkhronos.pymc._refits.refit import Refit
 from synkhronos.pymc._refits.weighted import weighted
 
 _NAMED = 5  # fits in a message
-OF_MAP = frozenset(
+_OF_MAP = frozenset(
     name
     for name, parameter in inspect.signature(map_items).parameters.items()
     if parameter.kind is inspect.Parameter.KEYWORD_ONLY
@@ -62,15 +62,10 @@ class Refits:
     ) -> None:
         self._what, self._model = what, model
         self._cores = checked(what, options.get("cores"), options.get("progressbar", True))
-        self._of_map = {k: v for k, v in options.items() if k in OF_MAP}
+        self._of_map, own = options_of(what, options, "fits without rows")
         self.posterior = posterior_with_draws(what, data)
         self.draws = draws_of(self.posterior)
         sizes = self.posterior.sizes
-        own = {k: v for k, v in options.items() if k not in OF_MAP}
-        for name in ("model", "var_names", "idata_kwargs"):
-            if name in own:
-                raise InputError(f"{what}: {name}= is not for fits without rows: leave it out")
-        check_adaptation(own.get("adaptation"), {**own})
         self._arguments = {"draws": sizes["draw"], "chains": sizes["chain"], **own}
         given = resolve_backend_compile_kwargs(*compilation)
         self._of_model = OfModel(what, model, var_name, self.posterior, given)
@@ -140,6 +135,25 @@ class Refits:
         values = [own.all(*[v[draw, ...] for v in own.inputs])[0] for draw in (0, self.draws - 1)]
         draws = [[v[draw, ...] for v in own.inputs] for draw in (0, self.draws - 1)]
         return digest_of((own.name, values, draws, sorted(map(str, self._arguments.items()))))
+
+
+def options_of(
+    what: str, options: Mapping[str, Any], fits: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of `map`, and those of `pm.sample`; `fits` is what a message calls the fits.
+
+    Raises
+    ------
+    InputError
+        One is not for such fits, or `adaptation` is none.
+    """
+    of_map = {name: value for name, value in options.items() if name in _OF_MAP}
+    own = {name: value for name, value in options.items() if name not in _OF_MAP}
+    for name in ("model", "var_names", "idata_kwargs"):
+        if name in own:
+            raise InputError(f"{what}: {name}= is not for {fits}: leave it out")
+    check_adaptation(own.get("adaptation"), {**own})
+    return of_map, own
 
 
 def refuse_parts(what: str) -> None:

@@ -17,11 +17,10 @@ from synkhronos._errors import InputError, InputTypeError, SynkhronosError
 from synkhronos._libraries.pymc import fgraph_from_model
 from synkhronos.pymc._after.points import names_of
 from synkhronos.pymc._after.predictive import sample_prior_predictive
-from synkhronos.pymc._density.adaptation import check_adaptation
 from synkhronos.pymc._map.digests import digest_of
 from synkhronos.pymc._map.mapped import map as map_items
 from synkhronos.pymc._reading.models import model_of, without_initial_values
-from synkhronos.pymc._refits.fits import OF_MAP, refuse_parts, warn_of_divergences
+from synkhronos.pymc._refits.fits import options_of, refuse_parts, warn_of_divergences
 from synkhronos.pymc._simulated.simulation import Simulation, Simulator, Transform, simulated
 
 _LEAST_EFFICIENCY = 0.5  # effective draws for each draw that is compared
@@ -112,12 +111,7 @@ def sbc(
             raise InputTypeError(f"sbc: {name}={shown(given)}: give a function")
     names = _names(model, var_names, simulator)
     refuse_parts("sbc")
-    of_map = {k: v for k, v in kwargs.items() if k in OF_MAP}
-    own = {"chains": 2, **{k: v for k, v in kwargs.items() if k not in OF_MAP}}
-    for name in ("model", "var_names", "idata_kwargs"):
-        if name in own:
-            raise InputError(f"sbc: {name}= is not for fits to simulated data: leave it out")
-    check_adaptation(own.get("adaptation"), {**own})
+    of_map, own = options_of("sbc", {"chains": 2, **kwargs}, "fits to simulated data")
     if random_seed is None:
         if of_map.get("folder") is not None:
             raise InputError("sbc: folder= needs random_seed=, from which the data follow")
