@@ -165,5 +165,8 @@ def test_what_does_not_go_with_a_pool(study: Any, given: dict[str, Any], error: 
 
 def test_a_sampler_that_cannot_be_sent(study: Any) -> None:
     study.sampler.lock = __import__("threading").Lock()
-    with ThreadPoolExecutor(1) as pool, pytest.raises(InputError, match="cannot be sent to a process"):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(InputError, match="cannot be sent to a process"),
+    ):
         search(objectives.parabola, study, trials=1, on=pool)
