@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from typing import Any
@@ -409,6 +410,21 @@ def test_large_outputs(group: synk.Group) -> None:
     for _, total, gathered in (train(data), train(data), *train.steps(data, [slice(None)] * 2)):
         np.testing.assert_allclose(total, np.outer(x.sum(axis=0), np.ones(4000)))
         np.testing.assert_array_equal(gathered, x)
+
+
+def test_clipping_counts_large_units(group2: synk.Group) -> None:
+    """Each member's norm is that of its own gradient, however many elements that has."""
+    x, w = pt.dmatrix("x"), pytensor.shared(np.zeros(20_000), name="w")
+    train = make_train_function(
+        *((x @ w).mean(), [w], x, None, updates.sgd, 1.0),
+        clip=functools.partial(updates.total_norm_constraint, max_norm=3.0),
+        rule=rules.Average(1),
+        mode=FAST,
+    )
+    rows = np.random.default_rng(0).normal(size=(2, 20_000))
+    train(rows)
+    clipped = 3.0 * rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(w.get_value(), -clipped.mean(axis=0), rtol=1e-5)
 
 
 @pytest.mark.parametrize("loss", ["mean", "sum"])

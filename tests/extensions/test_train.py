@@ -22,6 +22,7 @@ from synkhronos import extensions
 from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
 from synkhronos.extensions._step import update
 from synkhronos.extensions._step.update import FlatUpdate
+from synkhronos.training import guarded
 
 pytestmark = pytest.mark.usefixtures("lasting_groups")
 
@@ -150,6 +151,42 @@ def test_other_rules_equal_serial(group: synk.Group, kind: str) -> None:
     """S87: totals over all elements first; what is not elementwise is applied whole."""
     rule, arguments = OTHER_RULES[kind]
     compare(lambda net: {"rule": rule, **arguments}, steps=6)
+
+
+@pytest.mark.pairwise
+@pytest.mark.parametrize("kind", ["global norm", "norms of each"])
+def test_totals_over_large_units(group: synk.Group, kind: str) -> None:
+    """A total counts the gradients that a member reads where it has computed them."""
+    norm = updates.total_norm_constraint if kind == "global norm" else each_norm
+    compare(
+        lambda net: {
+            "rule": updates.momentum,
+            "learning_rate": 0.05,
+            "clip": functools.partial(norm, max_norm=0.1),
+        },
+        hidden=20_000,
+        steps=2,
+    )
+
+
+def each_norm(gradients: Any, max_norm: float) -> list[Any]:
+    """Each gradient has this norm."""
+    return [g * max_norm / pt.sqrt((g**2).sum()) for g in gradients]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_gradients_that_are_not_finite_count_in_large_units(group2: synk.Group, rank: int) -> None:
+    """`guarded` sees one in the chunk of the member that has computed it."""
+    x, w = pt.dmatrix("x"), pytensor.shared(np.zeros(40_000), name="w")
+    train = make_train_function(
+        *((x @ w).mean(), [w], x, None, guarded(updates.sgd), 1.0), mode=FAST
+    )
+    rows = np.ones((2, 40_000))
+    rows[rank, -rank] = np.nan
+    train(rows)
+    assert (w.get_value() == 0).all()
+    train(np.ones((2, 40_000)))
+    assert (w.get_value() == -1).all()
 
 
 def test_names(group2: synk.Group) -> None:

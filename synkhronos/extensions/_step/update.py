@@ -55,7 +55,7 @@ from synkhronos._transport.communicators.half_precision import Rounding
 from synkhronos.extensions._step.exchanges import HalfPrecision
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
 from synkhronos.extensions._step.install import MemberState
-from synkhronos.extensions._step.layout import ParameterPlacement, Segment, copies
+from synkhronos.extensions._step.layout import Segment, copies
 from synkhronos.extensions._step.overlap import Overlap
 from synkhronos.extensions._step.partition import Loop, Use, WholeUpdate
 from synkhronos.extensions._step.sparse import SparseSum
@@ -222,19 +222,20 @@ class FlatUpdate(MemberState, Ending):
         for loop in self.recipe.partition.levels[number].loops:
             function = self._loop(loop)
             for use in loop.uses:
-                at, placement = self._place(use.unit)
-                for lo, hi, t in self.recipe.buckets[at].pieces(self._rank):
-                    if t is placement:
-                        segment = Segment(lo, hi, None, 0, 0)
+                at, place = self._place(use.unit)
+                # those of the update: `publish` leaves the same long pieces out of the flat vector
+                for segment in self.recipe.buckets[at].segments(self._rank, alike=False):
+                    if segment.use == place:
                         found.append((first, self._call(function, loop, use, at, segment)))
                 first += len(loop.outputs)
         return found
 
-    def _place(self, unit: int) -> tuple[int, ParameterPlacement]:
+    def _place(self, unit: int) -> tuple[int, int]:
+        """The number of the unit's bucket, and the unit's number there."""
         return next(
-            (at, placement)
+            (at, k)
             for at, b in enumerate(self.recipe.buckets)
-            for placement in b.placements
+            for k, placement in enumerate(b.placements)
             if placement.unit == unit
         )
 
@@ -504,9 +505,8 @@ class _Unlocked:
 
 
 def _flat(gradient: object) -> np.ndarray:
-    """A gradient as a 1-D array, without a copy if it is C-contiguous."""
-    array = np.asarray(gradient)
-    flat = array.reshape(-1)
+    """A gradient as a 1-D array in C order, without a copy if it is in that order."""
+    flat = np.ascontiguousarray(gradient).reshape(-1)
     return flat if flat.flags.writeable else np.asarray(_Unlocked(flat))
 
 
