@@ -30,6 +30,7 @@ from pytensor.misc.ordered_set import OrderedSet
 from synkhronos._compiling.kept import keys
 from synkhronos._compiling.kept.keys import Unkeyed, graph_key
 from synkhronos._compiling.lean.mode import lean
+from synkhronos._libraries.pytensor import PYTENSOR
 
 
 def test_keys_are_equal_in_every_process() -> None:
@@ -254,6 +255,46 @@ def test_versions_by_the_names_of_folders(monkeypatch: pytest.MonkeyPatch, tmp_p
         monkeypatch.undo()
         keys._installed.cache_clear()
     assert found == ["1.2", "3.4", None, None]
+
+
+@pytest.mark.parametrize("note", [None, "numba.egg-info", "numba-1.0.dist-info"])
+def test_edits_of_a_checkout_count(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, note: str | None
+) -> None:
+    """Its version stays the same; what an installer has put beside a version is not looked at."""
+    place = tmp_path / "place"
+    (place / "numba").mkdir(parents=True)
+    for name in filter(None, ["../numba-1.0.dist-info", note]):
+        (place / name).mkdir()
+        (place / name / "PKG-INFO").write_text("Version: 1.0\nName: numba")
+    found = SimpleNamespace(submodule_search_locations=[str(place / "numba")])
+    monkeypatch.setattr(keys, "find_spec", lambda name: found if name == "numba" else None)
+    monkeypatch.setattr(sys, "path", [str(place), str(tmp_path)])
+    keys._installed.cache_clear()
+    try:
+        before = keys._versions.__wrapped__()
+        (place / "numba" / "edited.py").write_text("")
+        after = keys._versions.__wrapped__()
+    finally:
+        monkeypatch.undo()
+        keys._installed.cache_clear()
+    assert (before == after) == (note == "numba-1.0.dist-info")
+
+
+def test_numba_s_code_by_the_user_is_a_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for an operation of PyTensor's, whose class counts by its name."""
+    operation = type((X + Y).owner.op)
+    before, registry = key(X + Y), PYTENSOR.get("numba_funcify")
+    own = registry.dispatch(operation)
+
+    def by_the_user(*_: object, **__: object) -> None: ...
+
+    registry.register(operation, by_the_user)
+    try:
+        assert key(X + Y) != before
+    finally:
+        registry.register(operation, own)
+    assert key(X + Y) == before
 
 
 def test_rewrites_of_the_user_are_a_part_of_a_mode(monkeypatch: pytest.MonkeyPatch) -> None:

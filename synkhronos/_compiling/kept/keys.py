@@ -16,10 +16,11 @@ import platform
 import re
 import sys
 import types
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import numpy as np
@@ -94,7 +95,8 @@ def graph_key(
     *more : object
         Such as options, a mode, or further graphs.
     registries : sequence of singledispatch functions
-        What these have for classes that are not of the packages in `machine` is a part of the key.
+        What these have for classes that are not of the packages in `machine` is a part of the key;
+        so is the code that others have registered with numba for classes of these packages.
 
     Raises
     ------
@@ -138,7 +140,7 @@ def version(name: str) -> str | None:
 
     Installers write it into the name of a folder. To read it there takes a tenth of the time.
     """
-    found = _installed().get(name.replace("-", "_"))
+    found = _installed().get(name.replace("-", "_"), (None, ""))[0]
     if found == "":
         with contextlib.suppress(PackageNotFoundError):  # such as a link to a folder that is gone
             return distribution(name).version
@@ -147,19 +149,23 @@ def version(name: str) -> str | None:
 
 
 @functools.cache
-def _installed() -> dict[str, str]:
-    """The versions of packages by their names; empty if the name of a folder has none."""
-    found: dict[str, str] = {}
-    for place in sys.path:
+def _installed() -> dict[str, tuple[str, str]]:
+    """The versions of packages by their names, and the folders that packages were put into.
+
+    A version is empty if the name of its note has none, a folder if the note is of a checkout.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for place in (os.path.realpath(each) for each in sys.path):
         with contextlib.suppress(OSError):  # such as a zip file, or a folder that is not there
-            for entry in os.listdir(place or "."):
+            for entry in os.listdir(place):
                 stem, dot, _ = entry.partition(".dist-info")
                 project, _, number = stem.rpartition("-") if dot else (stem, "", "")
                 if not dot and ".egg-" in entry:
                     project = re.split(r"-|\.egg-", entry)[0]
                 elif not dot:
                     continue
-                found.setdefault(project.replace("-", "_").lower(), number)
+                own = entry == f"{project}.egg-info"  # beside the sources
+                found.setdefault(project.replace("-", "_").lower(), (number, "" if own else place))
     return found
 
 
@@ -167,7 +173,8 @@ def _installed() -> dict[str, str]:
 def _versions() -> tuple[object, ...]:
     found: list[object] = [sys.version, sys.implementation.cache_tag, sys.platform]
     found += [platform.machine(), _of_c()]
-    return (*found, *((name, version(name)) for name in _VERSIONS), _sources())
+    found += [(name, version(name)) for name in _VERSIONS]
+    return (*found, *map(_sources, [sys.modules[_PACKAGE].__path__[0], *_checkouts()]))
 
 
 def _of_c() -> str | None:
@@ -177,15 +184,26 @@ def _of_c() -> str | None:
     return None
 
 
-def _sources() -> str:
-    """A digest of this package's files: a checkout that is edited has other code."""
-    [top] = folders = [sys.modules[_PACKAGE].__path__[0]]
+def _checkouts() -> Iterator[str]:
+    """The folders of packages that were not put beside the note of their version."""
+    for package in (name.replace("-", "_") for name in _VERSIONS):
+        with contextlib.suppress(ImportError, ValueError):
+            found = find_spec(package)
+            for folder in (found and found.submodule_search_locations) or ():
+                _, place = _installed().get(package, ("", ""))
+                if os.path.dirname(os.path.realpath(folder)) != place:
+                    yield folder
+
+
+def _sources(top: str) -> str:
+    """A digest of a package's files: a checkout that is edited has other code."""
+    folders = [top]
     found = []
     for folder in folders:
         try:
             with os.scandir(folder) as entries:
                 for each in entries:
-                    if each.name.endswith(".py"):
+                    if each.name.endswith((".py", ".so", ".pyd")):
                         at = each.stat()
                         found.append((each.path[len(top) :], at.st_size, at.st_mtime_ns))
                     elif each.is_dir(follow_symlinks=False) and each.name != "__pycache__":
@@ -398,7 +416,7 @@ class _Contents:
     def _class(self, value: type) -> bytes:
         name = f"{value.__module__}.{value.__qualname__}"
         if _is_by_name(value):
-            return _digested("class", [name.encode()])
+            return _digested("class", [name.encode(), *map(self.of, _code_of_others(value))])
         registered = [_registered(each, value) for each in (*_numba_code(), *self._registries)]
         own = {k: v for k, v in vars(value).items() if k not in _OF_ANY_CLASS}
         own = {k: v for k, v in own.items() if not isinstance(v, types.GetSetDescriptorType)}
@@ -533,6 +551,17 @@ def _registered(registry: Registry, kind: type) -> object:
     """The function for a class, unless it is that of all classes."""
     found = registry.dispatch(kind)
     return None if found is registry.dispatch(object) else found
+
+
+def _code_of_others(kind: type) -> list[object]:
+    """The functions by others that numba's code of an operation of these packages comes from.
+
+    Where numba's code is not imported nobody has registered any, and to import it takes long.
+    """
+    if not issubclass(kind, Op) or not PYTENSOR.is_imported("numba_funcify"):
+        return []
+    found = [_registered(each, kind) for each in _numba_code()]
+    return [each for each in found if each is not None and not _is_of_package(each)]
 
 
 def _numba_code() -> tuple[Registry, ...]:
