@@ -28,6 +28,9 @@ PYMC = Library(
             "pymc.step_methods.hmc.integration:CpuLeapfrogIntegrator",
             "pymc.step_methods.hmc.quadpotential:QuadPotentialDiag",
         ),
+        "a nutpie that is too old for PyMC is an error": (
+            "pymc.sampling.mcmc:_nutpie_meets_min_version",
+        ),
         "chains in processes of their own do not show how far they are": (
             "pymc.sampling.mcmc:NutpieProgressBarManager default_progress_theme",
         ),

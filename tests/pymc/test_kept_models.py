@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,13 +32,16 @@ import synkhronos as synk
 from synkhronos._compiling.data.lifted import Data
 from synkhronos._compiling.kept.folder import Folder
 from synkhronos._compiling.kept.keys import Unkeyed, graph_key
+from synkhronos._errors import InputError
 from synkhronos.pymc._chains import sampling
 from synkhronos.pymc._density import step_methods
 from synkhronos.pymc._density.nutpie import compiled_soon
 from synkhronos.pymc._density.op import DividedLogp
 from synkhronos.pymc._kept import copies, entry, graphs, models
+from synkhronos.pymc._kept.estimate import Estimate
 from synkhronos.pymc._kept.graphs import Graphs
 from synkhronos.pymc._map.compilations import Compilations
+from synkhronos.pymc._reading.facts import Declared
 
 nutpie = pytest.importorskip("nutpie")
 
@@ -329,6 +333,66 @@ def test_a_form_is_used_for_its_data_and_options(
     with model:
         pm.set_data({"x": np.zeros(210)})
     assert [count(), count()] == [1, 0]
+
+
+@pytest.mark.parametrize("given", [{}, {"backend": "jax"}, {"jitter_rvs": set()}])
+def test_a_model_has_its_form_whenever_it_is_compiled(
+    folder: Folder, given: dict[str, object]
+) -> None:
+    """Also for arguments that nothing is kept for; and once."""
+    done, kept = [], models.KeptModel(Graphs(made(plain())), folder)
+    kept.form, kept.prepare = "form", lambda: done.append("form")
+    for _ in range(2):
+        kept.compiled(lambda *_, **__: done.append("compiled"), given)
+    assert done == ["form", "compiled", "compiled"]
+
+
+@pytest.mark.thorough
+def test_the_kept_form_is_made_for_pymc_s_own_sampler(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is kept for that one: its model must not stay plain."""
+    monkeypatch.setattr(sampling, "_CHEAP_SECONDS", 0.0)
+    model, faster = with_data(), list[bool]()
+    kept_models.digest(model, cores=1, nuts_sampler=None)
+    kept_models.digest(
+        model, cores=1, nuts_sampler=None, callback=lambda **_: faster.append("logp" in vars(model))
+    )
+    assert faster
+    assert all(faster)
+
+
+def test_no_variables_are_not_all_of_them(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array names them as a list does, and an iterator is read once."""
+    monkeypatch.setattr(models, "packed", lambda found, _: repr(found).encode())
+    monkeypatch.setattr(models, "unpacked", lambda entry, _: entry.decode())
+    kept = models.KeptModel(Graphs(made(plain())), folder)
+
+    def compiled(**given: object) -> object:
+        return kept.compiled(lambda _, var_names=None, **__: var_names, given)
+
+    for names in (None, [], ["a"], iter(["b"]), np.array(["c", "d"])):
+        expected = names if names is None or isinstance(names, list) else list(copy(names))
+        assert compiled(var_names=names) == expected
+    assert [compiled(), compiled(var_names=[])] == ["None", "[]"]
+    assert compiled(var_names=("b",)) == "['b']"
+
+
+def test_a_note_is_that_of_the_names_of_dims(folder: Folder) -> None:
+    """The graphs and data of a model do not have them."""
+
+    def estimate(coords: dict[str, Any], dims: str | None = None) -> Estimate:
+        with pm.Model(coords=coords) as model:
+            pm.Normal("y", pm.Normal("mu"), 1, observed=kept_models._Y, dims=dims)
+        return Estimate(model, "rows", Declared(), models.KeptModel(Graphs(model), folder))
+
+    rows = {"rows": range(210)}
+    with pytest.raises(InputError, match="is not a dimension"):
+        estimate({})
+    for _ in range(2):
+        with pytest.raises(InputError, match="no observed variable has this dimension"):
+            estimate(rows)
+        assert estimate(rows, "rows").rows == 210
 
 
 def test_what_a_function_of_the_user_reads_is_a_part_of_the_key(

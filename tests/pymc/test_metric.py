@@ -356,7 +356,9 @@ def arguments(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Auto | None]]:
     found: list[tuple[Any, Auto | None]] = []
 
     def noted(**given: Any) -> None:
-        found.append((given.get("nuts"), adaptation._asked.get()))
+        assert not ("nuts" in given and "nuts_sampler_kwargs" in given)  # PyMC refuses both
+        nuts = given.get("nuts", given.get("nuts_sampler_kwargs"))
+        found.append((nuts, adaptation._asked.get()))
 
     monkeypatch.setattr(sampling, "pm_sample", noted)
     monkeypatch.setattr("synkhronos.pymc._map.fitted.pm_sample", noted)
@@ -380,6 +382,12 @@ def test_the_argument_reaches_nutpie(arguments: list[tuple[Any, Auto | None]]) -
     Sampled(tilted, given, 1)(1, seed)
     with synk.pymc.everywhere(quiet=True):
         pm.sample(model=tilted(2), **given)
+    older = {"nuts_sampler": "nutpie", "nuts_sampler_kwargs": {"target_accept": 0.9}}
+    for own in (older, older | {"nuts_sampler_kwargs": named}):
+        synk.pymc.sample(tilted(2), adaptation="low_rank", quiet=True, **own)
+        Sampled(tilted, own | {"adaptation": "low_rank"}, 1)(1, seed)
+    by_older_name, arguments[-4:] = arguments[-4:], []
+    assert by_older_name == [(named, None)] * 4
     *first, default, auto, mapped, by_nuts, mapped_by_nuts, mapped_by_default, anywhere = arguments
     assert first == [(named, None)] * 2
     all_auto = (default, auto, mapped, by_nuts, mapped_by_nuts, mapped_by_default, anywhere)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import signal
 import subprocess
@@ -141,7 +142,8 @@ def test_named_members_leave_other_samplers_one_chain_at_a_time(sampler: str, at
 
 def test_the_sampler_is_that_of_pm_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of()
-    monkeypatch.setattr(sampling, "NUTPIE_INSTALLED", True)
+    has_nutpie = sampling._has_nutpie
+    monkeypatch.setattr(sampling, "_has_nutpie", lambda: True)
     numba = {"compile_kwargs": {"mode": "NUMBA"}}
     assert sampler_of(model, numba) == "nutpie"
     assert sampler_of(model, {}) == "pymc"  # tests run in mode FAST_COMPILE
@@ -158,8 +160,31 @@ def test_the_sampler_is_that_of_pm_sample(monkeypatch: pytest.MonkeyPatch) -> No
     with pm.Model() as claimed:
         pm.Poisson("y", pm.math.exp(pm.Normal("a")), observed=np.arange(9))
     assert sampler_of(claimed, numba) == "pymc"
+    monkeypatch.setattr(sampling, "_has_nutpie", has_nutpie)
     monkeypatch.setattr(sampling, "NUTPIE_INSTALLED", False)
     assert sampler_of(model, numba) == "pymc"
+
+
+def test_a_nutpie_that_is_too_old_for_pymc_does_not_sample(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in `pm.sample`; a line says so."""
+    pytest.importorskip("nutpie")
+    caplog.set_level(logging.INFO, "synkhronos")
+    monkeypatch.setattr("pymc.sampling.mcmc.NUTPIE_MIN_VERSION", (99, 0, 0))
+    assert sampler_of(model_of(), {"compile_kwargs": {"mode": "NUMBA"}}) == "pymc"
+    assert "this nutpie is too old for PyMC, whose own NUTS samples: " in caplog.text
+
+
+def test_members_that_a_system_lacks_are_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, nothing_is_cheap: None
+) -> None:
+    caplog.set_level(logging.INFO, "synkhronos")
+    monkeypatch.setattr(sampling, "trouble", lambda: "this is macOS")
+    given = SHORT | {"chains": 1, "nuts_sampler": "pymc", "members_per_chain": 2}
+    synk.pymc.sample(model_of(), **given)
+    assert "members_per_chain=2 is left out: this is macOS" in caplog.messages
+    assert any(m.startswith("1 chain with a faster density on one core") for m in caplog.messages)
 
 
 class Stepped(Op):

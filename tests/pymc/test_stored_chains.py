@@ -561,6 +561,9 @@ def test_only_nutpie_goes_on(model: pm.Model, tmp_path: Path, sampled: Any) -> N
     for name, value in (of_pymc | {"nuts_sampler": "pymc"}).items():
         with pytest.raises(InputError, match=f"only nutpie goes on with a run, not {name}="):
             synk.pymc.sample(5, model=model, folder=tmp_path, **{name: value})
+    for starts in ([{"a": 0.0}, {"a": 1.0}], [{"a": 0.0, "b": 1.0}]):
+        with pytest.raises(InputError, match=r"initvals=.*give one dict for all chains"):
+            synk.pymc.sample(5, model=model, folder=tmp_path, initvals=starts)
     with pm.Model() as counts:
         pm.Poisson("k", 2)
     with pytest.raises(InputError, match=r"discrete variables \(k\)"):

@@ -14,7 +14,7 @@ from pymc import Model
 from synkhronos._checks import check_integer, plain
 from synkhronos._compiling.kept.keys import Unkeyed, portable_key
 from synkhronos._libraries.nutpie import NUTPIE
-from synkhronos.pymc._density.adaptation import AUTO
+from synkhronos.pymc._density.adaptation import AUTO, name_of_nuts
 from synkhronos.pymc._density.metric import DIAG, LOW_RANK
 
 _TUNE = 1000  # by default of `pm.sample`
@@ -32,7 +32,7 @@ def settings_of(model: Model, given: Mapping[str, Any], adaptation: str | None) 
     InputTypeError
     """
     tune = given.get("tune")
-    nuts = dict(given.get("nuts") or given.get("nuts_sampler_kwargs") or {})
+    nuts = dict(given.get(name_of_nuts(given)) or {})
     if "target_accept" in given:
         nuts["target_accept"] = given["target_accept"]
     if "max_treedepth" in nuts:

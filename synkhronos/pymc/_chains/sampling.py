@@ -8,6 +8,7 @@ whole again at the end, whatever happens.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -32,12 +33,15 @@ from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import cores as _cores
 from synkhronos._host.system import trouble
+from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._chains.metric import check_sampler, choice_of
 from synkhronos.pymc._chains.stored_chains import StoredChains, sampling_into
-from synkhronos.pymc._density.adaptation import AUTO, adapted, check_adaptation
+from synkhronos.pymc._density.adaptation import AUTO, adapted, check_adaptation, name_of_nuts
 from synkhronos.pymc._density.divided import check_counts
 from synkhronos.pymc._density.estimate import gradients_in_turn
 from synkhronos.pymc._density.faster import Faster
+from synkhronos.pymc._density.late_arviz import import_nutpie
 from synkhronos.pymc._density.likelihood import mode_of
 from synkhronos.pymc._density.nutpie import sample as pm_sample
 from synkhronos.pymc._density.step_methods import chosen_by
@@ -117,17 +121,30 @@ def sampler_of(
         return str(given["nuts_sampler"])
     initvals = given.get("initvals")
     takes_nutpie = (
-        NUTPIE_INSTALLED
-        and not set(model.value_vars) - set(model.continuous_value_vars)
+        not set(model.value_vars) - set(model.continuous_value_vars)
         and all(given.get(name) is None for name in ("step", "trace", "callback"))
         and given.get("init", "auto") == "auto"
         and given.get("return_inferencedata", True)
         and (initvals is None or isinstance(initvals, dict))
         and isinstance(_mode_of(given).linker, NumbaLinker | JAXLinker)
+        and _has_nutpie()
         # last, since it takes the time of a gradient's graph
         and (by_nuts or functools.partial(_all_by_nuts, model))()
     )
     return "nutpie" if takes_nutpie else "pymc"
+
+
+def _has_nutpie() -> bool:
+    """Whether nutpie is there, in a version that `pm.sample` takes."""
+    if not NUTPIE_INSTALLED:
+        return False
+    with contextlib.suppress(ImportError):  # `pm.sample` says so
+        import_nutpie()
+    with optional_gain():
+        if not PYMC.get("_nutpie_meets_min_version")():
+            tell("this nutpie is too old for PyMC, whose own NUTS samples: pip install -U nutpie")
+            return False
+    return True
 
 
 def _mode_of(given: Mapping[str, Any]) -> Mode:
@@ -283,7 +300,8 @@ def sample(
         raise InputTypeError("sample(draws=None): give a number of draws, or leave it out")
     check_counts(chains=chains, cores=cores, members_per_chain=members_per_chain)
     if (adaptation := check_adaptation(adaptation, kwargs)) not in (None, AUTO):
-        kwargs["nuts"] = {**(kwargs.get("nuts") or {}), "adaptation": adaptation}
+        of_nuts = name_of_nuts(kwargs)
+        kwargs[of_nuts] = {**(kwargs.get(of_nuts) or {}), "adaptation": adaptation}
     model = _model_of(model)
     refuse_divided(model)
     tell_of_own_fit(model)
@@ -442,7 +460,9 @@ def way_of(
     sampled, given = frozen_first(model, sampler, given)
     if sampled is not model:
         kept, estimate = None, Estimate(sampled, dim, Declared.of(model, asked["row_wise"]))
-    if not trouble():
+    if (why := trouble()) and named:
+        tell(f"members_per_chain={asked['members_per_chain']} is left out: {why}")
+    if not why:
         long = chains < cores and seconds >= _LONG_SECONDS
         if named or long or sampler in JAX_SAMPLERS or _is_launched():
             members: Any = import_module("synkhronos.pymc._chains.members")
@@ -454,7 +474,8 @@ def way_of(
             if sampler in JAX_SAMPLERS:
                 raise InputError(way.slower)
     own = {"model": sampled, "chains": chains, "cores": min(chains, cores), "nuts_sampler": sampler}
-    return OnOneCore(sampled, estimate, asked["repeated"], own, kept), given
+    of_nutpie = kept if sampler == "nutpie" else None  # no form is kept for other samplers
+    return OnOneCore(sampled, estimate, asked["repeated"], own, of_nutpie), given
 
 
 def _made_for_all(model: Model, step: object) -> bool:

@@ -432,6 +432,11 @@ def _check_sampler(model: Model, given: Mapping[str, Any]) -> None:
         of_others.append("nuts_sampler")
     if not given.get("return_inferencedata", True):
         of_others.append("return_inferencedata")
+    starts = given.get("initvals")
+    if not isinstance(starts, dict | None):
+        raise InputError(
+            f"folder=: initvals={shown(starts)}: give one dict for all chains, since nutpie samples"
+        )
     for name in of_others:
         raise InputError(
             f"folder=: only nutpie goes on with a run, not {name}={shown(given[name])}: leave one "

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +66,7 @@ def check_adaptation(asked: str | None, given: MutableMapping[str, Any]) -> str 
     if asked not in (None, *ADAPTATIONS):
         names = ", ".join(f'"{name}"' for name in ADAPTATIONS)
         raise InputError(f"adaptation={shown(asked)}: give one of {names}")
-    of_nuts = "nuts" if given.get("nuts") else "nuts_sampler_kwargs"  # its older name
+    of_nuts = name_of_nuts(given)
     nuts = given.get(of_nuts) or {}
     found = nuts.get("adaptation", asked or AUTO)
     old = sorted(_OLD_NAMES & nuts.keys())
@@ -88,6 +88,11 @@ def check_adaptation(asked: str | None, given: MutableMapping[str, Any]) -> str 
             )
     chosen_for = nuts.get("sampler", "nuts")
     return None if found == AUTO and chosen_for != "nuts" else found
+
+
+def name_of_nuts(given: Mapping[str, Any]) -> str:
+    """The argument of `pm.sample` with the settings of NUTS: the older one, if that is given."""
+    return "nuts" if given.get("nuts_sampler_kwargs") is None else "nuts_sampler_kwargs"
 
 
 @dataclass(frozen=True)

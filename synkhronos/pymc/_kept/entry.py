@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from pymc import Model
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.tensor.type import TensorType
 
 from synkhronos._compiling.compile_cache import uncacheable
@@ -19,6 +19,7 @@ from synkhronos._compiling.kept.pickles import pickled, unpickled
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._kept.graphs import Graphs
 from synkhronos.pymc._kept.start import Start, packed_graph, packed_start, unpacked_graph
+from synkhronos.pymc._reading.models import length_of
 
 _PLAIN = ("_n_dim", "n_expanded", "shape_info", "reparameterized_names")
 
@@ -149,15 +150,8 @@ def _read(
 def _named(model: Model) -> object:
     """The names of a model, with coordinates for each dimension: nutpie compiles their lengths."""
     coords = {
-        name: range(_length(model.dim_lengths[name])) if values is None else values
+        name: range(length_of(model, name)) if values is None else values
         for name, values in model.coords.items()
     }
     parts = ("value_vars", "values_to_rvs", "named_vars_to_dims")
     return SimpleNamespace(coords=coords, **{name: getattr(model, name) for name in parts})
-
-
-def _length(length: Variable) -> int:
-    if isinstance(length, Constant):
-        return int(length.data)
-    value = getattr(length, "get_value", length.eval)
-    return int(value())

@@ -11,6 +11,7 @@ from synkhronos._errors import InputError
 from synkhronos.pymc._density.estimate import gradient_seconds
 from synkhronos.pymc._kept.models import KeptModel
 from synkhronos.pymc._reading.facts import Declared
+from synkhronos.pymc._reading.models import length_of
 from synkhronos.pymc._reading.reading import Reading, read
 
 
@@ -30,7 +31,8 @@ class Estimate:
         self, model: Model, dim: str | None, declared: Declared, kept: KeptModel | None = None
     ) -> None:
         self._model, self._asked = model, (dim, declared, kept and kept.graphs.terms)
-        self.options = dim, declared.kinds, declared.names  # the model was read with these
+        # the model was read with these
+        self.options = dim, declared.kinds, declared.names, _dims(model, dim)
         known = kept and kept.recall("estimate", *self.options)
         refused, self.rows, self.seconds = known or self._read()
         if kept and not known:
@@ -50,3 +52,11 @@ class Estimate:
         except InputError as exc:
             return str(exc), 0, 0.0
         return "", sum(term.rows for term in terms), gradient_seconds(self.reading)
+
+
+def _dims(model: Model, dim: str | None) -> object:
+    """What names of dimensions say of a model's rows; log-densities and data are without them."""
+    if dim is None:
+        return None
+    lengths = {name: length_of(model, name) for name in model.dim_lengths}
+    return lengths, dict(model.named_vars_to_dims)

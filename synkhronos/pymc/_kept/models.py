@@ -56,13 +56,13 @@ class KeptModel:
     form : str or None
         The key of the form that its log-density gets. None: its own; empty: one without a key.
     prepare : callable
-        Gives it this form. It is called if the model must be compiled for other arguments.
+        Gives it this form. It is called once, before the model is compiled.
     """
 
     def __init__(self, graphs: Graphs, folder: Folder) -> None:
         self.graphs = graphs
         self.form: str | None = None
-        self.prepare: Callable[[], object] = lambda: None
+        self.prepare: Callable[[], object] = _nothing
         self._folder = folder
 
     @property
@@ -146,23 +146,27 @@ class KeptModel:
 
     def compiled(self, compile_model: Callable[..., Any], given: dict[str, Any]) -> Any:
         """The compiled model of nutpie, from the folder if it is there."""
-        asked = {name: value for name, value in given.items() if value not in (None, False)}
+        asked = {k: v for k, v in given.items() if v is not None and v is not False}
+        if "var_names" in asked:  # an iterator is read once
+            given = {**given, "var_names": list(asked["var_names"])}
         if asked.keys() - _KEYED or asked.get("backend", "numba") != "numba":
-            return compile_model(self.model, **given)
+            return self._compiled_as_it_is(compile_model, given)
         if not (self.form or self._is_own):
-            return compile_model(self.model, **given)
+            return self._compiled_as_it_is(compile_model, given)
+        names = given["var_names"] if "var_names" in asked else None
         try:
             start = self.graphs.initial_key(asked.get("initial_points"))
-            key = self.key("nutpie", self.form, sorted(asked.get("var_names", "")), start)
+            key = self.key("nutpie", self.form, names and sorted(names), start)
         except Unkeyed as exc:
             log.debug("the compiled model is not kept: %s", exc)
+            self._prepared()
             return compile_model(self.with_graph(), **given)
         if (entry := self._folder.read(key)) is not None:
             try:
                 return unpacked(entry, self.graphs)
             except Exception as exc:  # of another version of PyTensor's operations, such as a wheel
                 log.debug("what is kept of the model cannot be loaded: %s", exc)
-        self.prepare()
+        self._prepared()
         found = compile_model(self.with_graph(), **given)
         try:
             self._folder.write(key, packed(found, self.graphs))
@@ -171,6 +175,19 @@ class KeptModel:
         except Exception as exc:
             log.debug("the compiled model is not kept: %s", exc)
         return found
+
+    def _compiled_as_it_is(self, compile_model: Callable[..., Any], given: dict[str, Any]) -> Any:
+        self._prepared()
+        return compile_model(self.model, **given)
+
+    def _prepared(self) -> None:
+        """Give the model its form, once."""
+        prepare, self.prepare = self.prepare, _nothing
+        prepare()
+
+
+def _nothing() -> None:
+    """The model has its form."""
 
 
 _led = list[KeptModel]()

@@ -17,6 +17,7 @@ from synkhronos._libraries.library import optional_gain, usable
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._kept.models import kept_model
+from synkhronos.pymc._reading.models import length_of
 
 if TYPE_CHECKING:
     from synkhronos.pymc._map.one_graph import OneGraph
@@ -45,7 +46,7 @@ class Compiled:
         read = {v.name for v in self.compiled.shared_var_keys}
         found = self.compiled.with_data(**{n: v for n, v in graph.data.items() if n in read})
         coords = {
-            name: range(int(model.dim_lengths[name].eval())) if values is None else list(values)
+            name: range(length_of(model, name)) if values is None else list(values)
             for name, values in model.coords.items()
         }
         indexes = Dataset(coords=coords).indexes  # of pandas, as nutpie's own

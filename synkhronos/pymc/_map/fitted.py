@@ -13,7 +13,13 @@ from pymc.sampling import sample as pm_sample
 
 from synkhronos._errors import InputError
 from synkhronos._host.thread_pools import ThreadLimits
-from synkhronos.pymc._density.adaptation import AUTO, Auto, adapted, check_adaptation
+from synkhronos.pymc._density.adaptation import (
+    AUTO,
+    Auto,
+    adapted,
+    check_adaptation,
+    name_of_nuts,
+)
 from synkhronos.pymc._density.metric import Choice
 
 log = logging.getLogger("synkhronos")
@@ -37,7 +43,9 @@ class Sampled:
         # a line for each item is noise
         self._auto = Auto(kept=_found, say=log.debug) if metric == AUTO else None
         if metric not in (None, AUTO):
-            self._arguments["nuts"] = {**self._arguments.get("nuts", {}), "adaptation": metric}
+            of_nuts = name_of_nuts(self._arguments)
+            nuts = self._arguments.get(of_nuts) or {}
+            self._arguments[of_nuts] = {**nuts, "adaptation": metric}
         self._takes_seed = takes_seed(fit)
 
     def __call__(self, item: object, seed: np.random.SeedSequence) -> object:

@@ -73,6 +73,14 @@ def _refuse_shared_values(model: Model) -> None:
         seen[value] = rv.name
 
 
+def length_of(model: Model, dim: str) -> int:
+    """The length of a dimension. Nothing is compiled where it is a constant or a shared value."""
+    length = model.dim_lengths[dim]
+    if isinstance(length, Constant):
+        return int(length.data)
+    return int(getattr(length, "get_value", length.eval)())
+
+
 def without_initial_values(model: Model) -> Model:
     """The same variables, as another model without initial values: for copies that need none.
 

@@ -24,6 +24,7 @@ from synkhronos._compiling.python_mode import python_mode
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.pymc._reading.assumptions import check
 from synkhronos.pymc._reading.facts import Declared, Facts
+from synkhronos.pymc._reading.models import length_of
 from synkhronos.pymc._reading.rewrites import stable
 from synkhronos.pymc._reading.rows import RowReading, Term, read_rows
 from synkhronos.pymc._reading.summands import summands_of
@@ -176,7 +177,7 @@ def _factor_of(
     graph, op = _as_tensor(graph), None if variable.owner is None else variable.owner.op
     _refuse_random(variable.name, graph)
     if data is None:
-        rows = None if dim is None else int(model.dim_lengths[dim].eval())
+        rows = None if dim is None else length_of(model, dim)
         return Factor(variable.name, graph, op, rows=rows)
     shape = np.shape(data.data if isinstance(data, Constant) else data.eval(mode=_PLAIN))
     if dim is None:
