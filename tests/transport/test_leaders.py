@@ -215,6 +215,29 @@ def test_all_pass_a_meeting_or_nobody(seed: int) -> None:
                     assert meeting == first
 
 
+@pytest.mark.parametrize("stands", [True, False])
+def test_a_verdict_is_not_that_of_the_next_command(stands: bool) -> None:
+    """The root may judge the next command, too, before a leader looks for the first verdict."""
+    judged = threading.Event()
+
+    def life(leaders: Leaders) -> bool | None:
+        if leaders.rank == 0:
+            leaders.post(1, b"")
+            leaders.collect()
+            leaders.send_verdict(stands)
+            leaders.post(2, b"")
+            leaders.send_verdict(not stands)
+            judged.set()
+            return None
+        leaders.next()
+        leaders.report(b"")
+        assert judged.wait(LIMIT)
+        leaders.receive_all()  # as while it naps
+        return leaders.verdict()
+
+    assert together(3, life)[1:] == [stands, stands]
+
+
 def test_the_end_frees_all_who_wait() -> None:
     came: list[int] = []
 

@@ -80,7 +80,7 @@ class _FromRoot:
     payload: bytes = b""
     left: int = 0
     judged: int = 0  # the latest command with a verdict
-    stands: bool = False
+    kept: int = 0  # the latest committed command: a later one may be judged, too, by now
     stopping: int = 0
     quit: bool = False
 
@@ -164,8 +164,10 @@ class Leaders:
         elif kind == LEAVE:
             root.left = max(root.left, number)
         elif kind == VERDICT:
-            root.judged, root.stands = number, bool(value)
-            if not value:
+            root.judged = number
+            if value:
+                root.kept = number
+            else:
                 root.left = max(root.left, number)
         elif kind == STOP:
             root.stopping = number
@@ -261,7 +263,7 @@ class Leaders:
             return False
 
         self._wait(decided)
-        return root.stands
+        return root.kept == self.number
 
     @property
     def stopping(self) -> bool:
