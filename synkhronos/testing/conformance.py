@@ -7,6 +7,7 @@ every member makes the same assertions and compares its results with numpy's.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -147,6 +148,7 @@ class _Interface(Command):
         only = (comm.size - 1,)
         comm.barrier(only)
         self._check_subset(comm, only)
+        self._check_late_reader(comm)
         self._check_shared(comm, home)
         begun: list[int] = []
         values = np.full(3, comm.rank + 1.0)
@@ -167,6 +169,23 @@ class _Interface(Command):
         if found is not None:
             assert found[0].tolist() == [0.0, 1.0, 2.0]
         assert (comm.reduce([np.ones(2)], Reduction.SUM, only[0], None, only) is None) != mine
+
+    def _check_late_reader(self, comm: Communicator) -> None:
+        """A member that reads late gets the values of this exchange, not those of the next."""
+        last = comm.size - 1
+
+        def late() -> None:
+            if comm.rank == last:
+                time.sleep(0.02)
+
+        for members in (tuple(range(comm.size)), tuple(range(max(0, last - 1), comm.size))):
+            first, second = np.full(3, comm.rank + 1.0), np.full(3, 100.0)
+            comm.all_reduce([first], Reduction.SUM, members=members, starting=late)
+            comm.barrier((0,))  # the others do not wait here
+            comm.all_reduce([second], Reduction.SUM, members=members)
+            if comm.rank in members:
+                assert first.tolist() == [sum(r + 1.0 for r in members)] * 3, members
+                assert second.tolist() == [100.0 * len(members)] * 3, members
 
     def _check_shared(self, comm: Communicator, home: Communicator) -> None:
         array = comm.empty((4,), np.dtype(float))

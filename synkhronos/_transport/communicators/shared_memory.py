@@ -6,8 +6,10 @@ barrier ends the exchange. Arrays in the arena are published where they are; oth
 to a staging buffer. A reduction is cut into chunks: member r reduces chunk r of all arrays, in the
 order of ranks, and writes it to the arrays of all members.
 
-Arrays of up to 4 KB together are copied to one of two small buffers, and every member reduces all
-of them itself. One barrier is enough, since the next small exchange uses the other buffer.
+Where all members reduce arrays of up to 4 KB together, each copies its own to one of two small
+buffers, and reduces those of all itself. One barrier is enough, since the next exchange of all
+members uses the other buffer: whoever writes to the first one again has met all in between. Members
+that reduce without the others do not meet these, so they go the way of large arrays.
 """
 
 from __future__ import annotations
@@ -80,13 +82,13 @@ class _SmallArrays:
     checksum: int
     refs: tuple[weakref.ref[np.ndarray], ...]
     signature: Signature
-    plans: tuple[dict[Members, _SmallPlan], dict[Members, _SmallPlan]]  # for both buffers
-    sums: int = 0  # over all members, so far
+    plans: list[_SmallPlan | None]  # for both buffers
+    sums: int = 0  # so far
 
 
 @dataclass
 class _SmallPlan:
-    """Views of the small buffers of some members, for one of the two buffers."""
+    """Views of one of the two small buffers of all members."""
 
     mine: list[np.ndarray]
     my_checksum: Any
@@ -116,7 +118,7 @@ class SharedMemory(Communicator):
         self._small_arrays: dict[int | tuple[int, ...], _SmallArrays] = {}
         self._seen: dict[tuple[int, int], list[np.ndarray]] = {}
         self._staging: np.ndarray | None = None
-        self._checksums = [self._small_buffers(self.rank, parity, ())[0] for parity in (0, 1)]
+        self._checksums = [self._small_buffers(self.rank, turn, ())[0] for turn in (0, 1)]
         self._staged: dict[Signature, list[np.ndarray]] = {}
 
     @property
@@ -135,7 +137,7 @@ class SharedMemory(Communicator):
         return self._node.without_master()
 
     def barrier(self, members: Members = None) -> None:
-        self._node.step()
+        self._node.step(members)
         if self._takes_part(members):
             self._node.barrier(members)
 
@@ -143,7 +145,7 @@ class SharedMemory(Communicator):
         self, members: Members = None, before_release: Callable[[], object] | None = None
     ) -> None:
         """See Communicator, and `Node.enter` for `before_release`."""
-        self._node.step()
+        self._node.step(members)
         if self._takes_part(members):
             self._node.enter(members, before_release)
 
@@ -278,7 +280,7 @@ class SharedMemory(Communicator):
     def broadcast(
         self, arrays: Arrays | None, root: int, members: Members = None
     ) -> list[np.ndarray] | None:
-        self._node.step()
+        self._node.step(members)
         if not self._takes_part(members):
             return None
         self._publish(self._shared(arrays or ()) if self.rank == root else ())
@@ -292,7 +294,7 @@ class SharedMemory(Communicator):
     def gather(
         self, arrays: Arrays, root: int, join: Join = "concatenate", members: Members = None
     ) -> list[np.ndarray] | None:
-        self._node.step()
+        self._node.step(members)
         if not self._takes_part(members):
             return None
         _, parts = self._meet(self._shared(arrays), members)
@@ -304,7 +306,7 @@ class SharedMemory(Communicator):
         self, arrays: Arrays, root: int, members: Members = None
     ) -> list[list[np.ndarray]] | None:
         """At the root: copies of all members' arrays, in the order of ranks."""
-        self._node.step()
+        self._node.step(members)
         if not self._takes_part(members):
             return None
         _, parts = self._meet(self._shared(arrays), members)
@@ -348,7 +350,7 @@ class SharedMemory(Communicator):
         weights: Weights = None,
         members: Members = None,
     ) -> list[np.ndarray] | None:
-        self._node.step()
+        self._node.step(members)
         if not self._takes_part(members):
             return None
         shared = self._shared(arrays)
@@ -379,30 +381,32 @@ class SharedMemory(Communicator):
             if repeated is not None and repeated[0]() is arrays[0] and arrays[0].flags.writeable:
                 repeated[1](arrays)
                 return
-        parity = self._node.step()
+        if members is not None and len(members) == self.size:
+            members = None
+        self._node.step(members)
         if members is not None and self.rank not in members:
             return
-        key = _key(arrays)
-        small_set = self._small_arrays.get(key)
+        key, all_meet = _key(arrays), members is None
+        small_set = self._small_arrays.get(key) if all_meet else None
         if small_set is not None and _same(small_set.refs, arrays):
-            if op is _SUM and members is None and starting is None:
+            if op is _SUM and starting is None:
                 small_set.sums += 1
                 if small_set.sums == _COMPILE_AFTER:
                     self._compile(small_set, arrays)
-            self._reduce_small(small_set, parity, arrays, op, weights, members, starting)
+            self._reduce_small(small_set, arrays, op, weights, starting)
             return
         known = self._manifests.get(key)
-        if known is not None and not known.small and _same(known.refs, arrays):
+        if known is not None and not (known.small and all_meet) and _same(known.refs, arrays):
             self._show(known)
-            self._reduce_chunks(known, parity, arrays, op, weights, members, starting)
-        elif _small(arrays):
+            self._reduce_chunks(known, arrays, op, weights, members, starting)
+        elif all_meet and _small(arrays):
             small_set = _new_small(arrays)
             _remember(self._small_arrays, key, small_set)
-            self._reduce_small(small_set, parity, arrays, op, weights, members, starting)
+            self._reduce_small(small_set, arrays, op, weights, starting)
         else:
             shared = self._shared(arrays)
             known = self._publish(shared)
-            self._reduce_chunks(known, parity, shared, op, weights, members, starting)
+            self._reduce_chunks(known, shared, op, weights, members, starting)
             if shared is not arrays:
                 for a, reduced in zip(arrays, shared, strict=True):
                     np.copyto(a, reduced)
@@ -410,7 +414,6 @@ class SharedMemory(Communicator):
     def _reduce_chunks(
         self,
         manifest: _Manifest,
-        parity: int,
         shared: Arrays,
         op: Reduction,
         weights: Weights,
@@ -423,8 +426,8 @@ class SharedMemory(Communicator):
             # before `enter`: after it a failure could leave values half written
             compile_for(shared, self.size if members is None else len(members), op)
             plans = manifest.plans[how] = {}
-        # a member with small arrays reads this word in place of a checksum
-        self._checksums[parity][0] = _VOID
+        if members is None:  # a member with small arrays reads this word in place of a checksum
+            self._checksums[self._node.turn][0] = _VOID
         self._node.enter(members)
         plan = self._plan(plans, op, weights, members)
         if starting is not None:
@@ -472,19 +475,17 @@ class SharedMemory(Communicator):
     def _reduce_small(
         self,
         small_set: _SmallArrays,
-        parity: int,
         arrays: Arrays,
         op: Reduction,
         weights: Weights,
-        members: Members,
         starting: Callable[[], None] | None,
     ) -> None:
-        plan = self._small_plan(small_set, parity, members)
+        plan = self._small_plan(small_set)
         for target, a in zip(plan.mine, arrays):  # noqa: B905 (`strict` takes 0.1 us longer)
             target[...] = a
         plan.my_checksum[0] = small_set.checksum
         self._mine[MANIFEST] = 0  # a member with large arrays finds none here
-        self._node.enter(members)
+        self._node.enter()
         self._add_small(plan, small_set.checksum, arrays, op, weights, starting)
 
     def _add_small(
@@ -530,8 +531,8 @@ class SharedMemory(Communicator):
             return
         heads = [address_of(head) for head in self._node.words.bytes]
 
-        def table(parity: int) -> Table:
-            start = SMALL_BUFFERS + parity * SMALL_BUFFER_BYTES
+        def table(turn: int) -> Table:
+            start = SMALL_BUFFERS + turn * SMALL_BUFFER_BYTES
             places = [
                 Place(h + 8 * BARRIER, h + 8 * ASLEEP, h + start, h + start + _SMALL_ALIGN)
                 for h in heads
@@ -541,16 +542,16 @@ class SharedMemory(Communicator):
 
         tables = table(0), table(1)
         meet_and_sum, at = tables[0].run, [t.address for t in tables]
-        node, arrive, turn, waiter = self._node, self._node.arrive, Node.turn, self._node.waiter
+        node, arrive, waiter = self._node, self._node.arrive, self._node.waiter
 
         def again(arrays: Arrays, tables: Any = tables) -> None:  # which keep their words
             here = arrive()
-            found = meet_and_sum(at[turn(here)], here, _LOOKS_COMPILED * waiter.looks)
+            found = meet_and_sum(at[node.turn], here, _LOOKS_COMPILED * waiter.looks)
             if not found:
                 return
             if found == LATE:
                 node.pass_entrance(here)
-                plan = self._small_plan(small_set, turn(here), None)
+                plan = self._small_plan(small_set)
                 self._add_small(plan, small_set.checksum, arrays, _SUM, None, None)
                 return
             waiter.ring(self._others)
@@ -559,29 +560,26 @@ class SharedMemory(Communicator):
 
         _remember(self._repeated, id(a), (small_set.refs[0], again))
 
-    def _small_plan(self, small_set: _SmallArrays, parity: int, members: Members) -> _SmallPlan:
-        plan = small_set.plans[parity].get(members)
+    def _small_plan(self, small_set: _SmallArrays) -> _SmallPlan:
+        turn = self._node.turn
+        plan = small_set.plans[turn]
         if plan is None:
-            plan = self._make_small_plan(small_set, parity, members)
-            small_set.plans[parity][members] = plan
+            plan = small_set.plans[turn] = self._make_small_plan(small_set, turn)
         return plan
 
-    def _make_small_plan(
-        self, small_set: _SmallArrays, parity: int, members: Members
-    ) -> _SmallPlan:
-        ranks = range(self.size) if members is None else members
-        slots = {r: self._small_buffers(r, parity, small_set.signature) for r in ranks}
+    def _make_small_plan(self, small_set: _SmallArrays, turn: int) -> _SmallPlan:
+        slots = [self._small_buffers(r, turn, small_set.signature) for r in range(self.size)]
         my_checksum, mine = slots[self.rank]
-        others = [word for r, (word, _) in slots.items() if r != self.rank]
-        columns = [list(column) for column in zip(*[a for _, a in slots.values()], strict=True)]
+        others = [word for r, (word, _) in enumerate(slots) if r != self.rank]
+        columns = [list(column) for column in zip(*[a for _, a in slots], strict=True)]
         direct = len(slots) == 2 and all(a.dtype != np.float16 for a in mine)
         pairs = [(first, second) for first, second in columns] if direct else None
         return _SmallPlan(mine, my_checksum, others, columns, pairs)
 
     def _small_buffers(
-        self, rank: int, parity: int, signature: Signature
+        self, rank: int, turn: int, signature: Signature
     ) -> tuple[Any, list[np.ndarray]]:
-        start = SMALL_BUFFERS + parity * SMALL_BUFFER_BYTES
+        start = SMALL_BUFFERS + turn * SMALL_BUFFER_BYTES
         memory = self._node.words.bytes[rank][start : start + SMALL_BUFFER_BYTES]
         found, at = [], _SMALL_ALIGN
         for dtype, shape in signature:
@@ -609,7 +607,7 @@ class SharedMemory(Communicator):
 def _new_small(arrays: Arrays) -> _SmallArrays:
     signature = tuple((a.dtype.str, a.shape) for a in arrays)
     checksum = zlib.crc32(repr(signature).encode())
-    return _SmallArrays(checksum, tuple(weakref.ref(a) for a in arrays), signature, ({}, {}))
+    return _SmallArrays(checksum, tuple(weakref.ref(a) for a in arrays), signature, [None, None])
 
 
 def _chunk(a: np.ndarray, index: int, place: int, turns: int) -> tuple[int, int]:

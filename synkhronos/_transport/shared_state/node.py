@@ -44,6 +44,8 @@ class Node:
         # count
         self.number = 0
         self._base = 0
+        # 0 and 1 in turn, from one exchange of all members to the next; those of some do not count
+        self.turn = 0
         self._master_words: Any = words.of[master]
         self._mine: Any = words.of[rank]
         self._peers: dict[Sequence[int] | None, tuple[list[int], list[Any]]] = {}
@@ -72,20 +74,18 @@ class Node:
         """Start counting the barriers of a new command."""
         self.number = number
         self._base = number << _NUMBER_AT
+        self.turn = 0
 
-    def step(self) -> int:
-        """Start a new exchange of the command; members that do not take part count it, too.
-
-        Returns 0 and 1 in turn from exchange to exchange.
-        """
+    def step(self, members: tuple[int, ...] | None = None) -> None:
+        """Start a new exchange of all members, or of those given; the others count it, too."""
         if self._base & _LAST_STEP == _LAST_STEP:
             raise GroupError(
                 f"a command of more than {(1 << _STEP_BITS) - 1:,} exchanges of the members: "
                 "divide it into several"
             )
-        exchange = (self._base >> _COUNT_BITS) + 1
-        self._base = exchange << _COUNT_BITS
-        return exchange & 1
+        self._base = (self._base >> _COUNT_BITS) + 1 << _COUNT_BITS
+        if members is None:
+            self.turn ^= 1
 
     @property
     def stopping(self) -> bool:
@@ -134,12 +134,8 @@ class Node:
             self.step()  # raises, or the next line does
             self._remember(None)
         self._base = here = ((base >> _COUNT_BITS) + 1 << _COUNT_BITS) + 1
+        self.turn ^= 1
         return here
-
-    @staticmethod
-    def turn(here: int) -> int:
-        """What `step` has returned for the exchange of this number."""
-        return here >> _COUNT_BITS & 1
 
     def pass_entrance(self, here: int) -> None:
         """Go on as `enter` does, at an entrance of `arrive`."""
