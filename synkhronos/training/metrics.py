@@ -163,6 +163,8 @@ def _merged(parts: np.ndarray) -> tuple[int, np.ndarray, np.ndarray]:
 def accuracy(scores: TensorLike, labels: TensorLike) -> Metric:
     """The share of rows whose highest score is at their label.
 
+    A row with a score that is not a number (NaN) has none, so it counts as wrong.
+
     Parameters
     ----------
     scores : matrix (rows, classes)
@@ -175,12 +177,15 @@ def accuracy(scores: TensorLike, labels: TensorLike) -> Metric:
     >>> metric = metrics.accuracy(pt.matrix("scores"), pt.ivector("labels"))
     """
     scores, labels = _scores("accuracy", scores, labels)
-    right = pt.eq(scores.argmax(axis=1), labels)
+    right = has_highest(scores, labels)
     return Metric([right.sum(dtype="int64"), _rows(labels)], _ratio, "max")
 
 
 def top_k(scores: TensorLike, labels: TensorLike, k: int) -> Metric:
     """The share of rows whose label is among their k highest scores.
+
+    A row with a score that is not a number (NaN) counts as wrong, and so does a label that is no
+    class.
 
     Parameters
     ----------
@@ -198,15 +203,19 @@ def top_k(scores: TensorLike, labels: TensorLike, k: int) -> Metric:
     k = check_integer("top_k: k", k, 1)
     scores, labels = _scores("top_k", scores, labels)
     classes = pt.arange(scores.shape[1])
-    mine = (scores * pt.eq(classes[None, :], labels[:, None])).sum(axis=1, keepdims=True)
+    here = pt.eq(classes[None, :], labels[:, None])
+    mine = pt.switch(here, scores, 0).sum(axis=1, keepdims=True)  # a product with inf would be NaN
     ahead = pt.gt(scores, mine)
     level = pt.and_(pt.eq(scores, mine), pt.lt(classes[None, :], labels[:, None]))
-    right = pt.lt(pt.or_(ahead, level).sum(axis=1), k)
+    counts = pt.and_(pt.gt(here.sum(axis=1), 0), _are_numbers(scores))
+    right = pt.and_(counts, pt.lt(pt.or_(ahead, level).sum(axis=1), k))
     return Metric([right.sum(dtype="int64"), _rows(labels)], _ratio, "max")
 
 
 def confusion(scores: TensorLike, labels: TensorLike, classes: int) -> Metric:
     """The confusion matrix: rows by label, columns by the class of the highest score.
+
+    A row with a score that is not a number (NaN) has no highest one, and is in no column.
 
     Parameters
     ----------
@@ -221,13 +230,16 @@ def confusion(scores: TensorLike, labels: TensorLike, classes: int) -> Metric:
     >>> metric = metrics.confusion(pt.matrix("scores"), pt.ivector("labels"), 10)
     """
     scores, labels = _scores("confusion", scores, labels)
-    return Metric([_confusion(scores, labels, classes)], lambda table: table)
+    there, found = (marks.astype("float64") for marks in _marks(scores, labels, classes))
+    return Metric([there.T @ found], lambda table: table)
 
 
 def f1(
     scores: TensorLike, labels: TensorLike, classes: int, average: str | None = "macro"
 ) -> Metric:
     """The harmonic mean of precision and recall.
+
+    A row with a score that is not a number (NaN) predicts no class, so it is missed.
 
     Parameters
     ----------
@@ -248,20 +260,21 @@ def f1(
     check_word("f1: average", average, ("macro", "micro", "weighted", None))
     scores, labels = _scores("f1", scores, labels)
 
-    def finish(table: np.ndarray) -> object:
-        right, found, there = np.diag(table), table.sum(axis=0), table.sum(axis=1)
+    def finish(right: np.ndarray, found: np.ndarray, there: np.ndarray) -> object:
+        both = found + there
         if average == "micro":
-            return right.sum() / max(there.sum(), 1)
-        each = 2 * right / np.maximum(found + there, 1)
+            return 2 * right.sum() / max(both.sum(), 1)
+        each = 2 * right / np.maximum(both, 1)
         if average is None:
             return each
+        if average == "weighted":
+            return (each * there).sum() / max(there.sum(), 1)
         # as scikit-learn: classes that are neither labels nor predictions do not count
-        seen = (found + there) > 0
-        if not seen.any():
-            return 0.0
-        return each[seen].mean() if average == "macro" else np.average(each, weights=there)
+        return each[both > 0].mean() if both.any() else 0.0
 
-    return Metric([_confusion(scores, labels, classes)], finish, None if average is None else "max")
+    there, found = _marks(scores, labels, classes)
+    sums = [marks.sum(axis=0, dtype="int64") for marks in (pt.and_(there, found), found, there)]
+    return Metric(sums, finish, None if average is None else "max")
 
 
 def mse(predicted: TensorVariable, target: TensorVariable) -> Metric:
@@ -339,7 +352,9 @@ def r2(predicted: TensorVariable, target: TensorVariable) -> Metric:
 
     def finish(n: int, means: np.ndarray, products: np.ndarray) -> object:
         left, spread = products[0, 0] + n * means[0] ** 2, products[1, 1]
-        return 1 - left / spread if spread > 0 else (1.0 if left == 0 else 0.0)
+        if spread == 0:
+            return 1.0 if left == 0 else 0.0
+        return 1 - left / spread  # NaN if a number is
 
     return Metric.of_moments([error, target], finish, "max")
 
@@ -370,11 +385,27 @@ def _scores(
     return scores, labels.argmax(axis=1) if one_hot else labels
 
 
-def _confusion(scores: TensorVariable, labels: TensorVariable, classes: object) -> TensorVariable:
-    each = pt.arange(check_integer("classes", classes, 1))
-    there = pt.eq(labels[:, None], each[None, :]).astype("float64")
-    found = pt.eq(scores.argmax(axis=1)[:, None], each[None, :]).astype("float64")
-    return there.T @ found
+def has_highest(scores: TensorVariable, labels: TensorVariable) -> TensorVariable:
+    """Whether the highest of the scores, along the last axis, is at the label.
+
+    False where one of them is NaN: there is no highest one then, and modes differ in what they
+    take.
+    """
+    return pt.and_(pt.eq(scores.argmax(axis=-1), labels), _are_numbers(scores))
+
+
+def _are_numbers(scores: TensorVariable) -> TensorVariable:
+    """Whether no score along the last axis is NaN."""
+    return pt.eq(pt.isnan(scores).sum(axis=-1), 0)
+
+
+def _marks(
+    scores: TensorVariable, labels: TensorVariable, classes: object
+) -> tuple[TensorVariable, TensorVariable]:
+    """Matrices (rows, classes) of bools: the class of the label, and that of the highest score."""
+    each = pt.arange(check_integer("classes", classes, 1))[None, :]
+    chosen = pt.and_(pt.eq(scores.argmax(axis=1)[:, None], each), _are_numbers(scores)[:, None])
+    return pt.eq(labels[:, None], each), chosen
 
 
 def _error(what: str, given: TensorLike, aim: TensorLike) -> TensorVariable:

@@ -14,6 +14,7 @@ from pytensor_ml.state import NormalInitializer
 from synkhronos._checks import check_word
 from synkhronos._errors import InputError
 from synkhronos.nn import state_updates
+from synkhronos.training.metrics import has_highest
 from synkhronos.training.net import Net
 from synkhronos.zoo._blocks import drop, linear
 from synkhronos.zoo._classifier import classifier, prediction
@@ -171,7 +172,7 @@ def transformer(
         states = states + drop(f"{name}_drop_b", made, dropout, seed)
     scores = LayerNorm("last", n_in=width)(states) @ words.W.T
     loss, predicted = _next_loss(scores, y), prediction(scores)
-    right = pt.eq(predicted.argmax(axis=2), y).astype(scores.dtype).mean()
+    right = has_highest(predicted, y).astype(scores.dtype).mean()
     return Net(
         loss=loss,
         params=collect_trainable_params(loss),

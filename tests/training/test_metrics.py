@@ -108,6 +108,40 @@ def test_f1_of_each_class(group2: synk.Group) -> None:
     np.testing.assert_allclose(found, each, rtol=1e-12)
 
 
+def test_scores_that_are_infinite_or_no_numbers(group2: synk.Group) -> None:
+    """Infinite scores have their place; a row with NaN is wrong in every metric of classes."""
+    inf, nan = np.inf, np.nan
+    scores = [[inf, 1, 0], [0, -inf, 2], [-inf, 0, 1], [0, 1, inf], [nan, 1, 0], [1, nan, nan]]
+    labels = np.array([0, 2, 0, 0, 1, 0], "int32")
+    found = Evaluation(
+        [s, y],
+        {
+            "accuracy": metrics.accuracy(s, y),
+            "top_1": metrics.top_k(s, y, 1),
+            "top_2": metrics.top_k(s, y, 2),
+            "confusion": metrics.confusion(s, y, 3),
+            "f1": metrics.f1(s, y, 3, None),
+        },
+    )(np.array(scores), labels)
+    assert found["accuracy"] == found["top_1"] == found["top_2"] == 2 / 6
+    assert found["confusion"].tolist() == [[1, 0, 2], [0, 0, 0], [0, 0, 1]]
+    assert found["f1"].tolist() == [2 / 5, 0, 2 / 4]
+
+
+def test_a_label_that_is_no_class_is_wrong(group2: synk.Group) -> None:
+    found = Evaluation([s, y], {"top_1": metrics.top_k(s, y, 1)})(
+        np.array([[-1.0, -2.0], [-1.0, -2.0]]), np.array([0, 5], "int32")
+    )
+    assert found == {"top_1": 0.5}
+
+
+def test_r2_of_a_target_that_is_no_number(group2: synk.Group) -> None:
+    [found] = Evaluation([p, t], {"r2": metrics.r2(p, t)})(
+        np.zeros(3), np.array([1.0, np.nan, 2.0])
+    ).values()
+    assert np.isnan(found)
+
+
 def test_labels_may_be_one_hot(group2: synk.Group) -> None:
     """The values of labels as numbers; other numbers of classes are refused."""
     marked = pt.fmatrix("marked")
