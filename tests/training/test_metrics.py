@@ -89,6 +89,15 @@ def test_expressions_over_several_calls(group2: synk.Group) -> None:
         assert parts[name] == pytest.approx(value, rel=1e-12), name
 
 
+def test_sums_over_several_calls_are_added_in_float64(group2: synk.Group) -> None:
+    narrow = pt.fvector("narrow")
+    rows = np.array([1 << 24, 1, 1, 1], "float32")  # a float32 of this size has no next integer
+    given = {"expression": narrow.sum(), "metric": Metric([narrow.sum()], lambda total: total)}
+    evaluate = Evaluation([narrow], given)
+    with Feed([rows], [narrow], Order(1, shuffle=False)) as feed:
+        assert evaluate.over(feed) == dict.fromkeys(given, float((1 << 24) + 3))
+
+
 def test_few_rows(group2: synk.Group) -> None:
     """One row, so that a member has none; a constant target; all scores equal."""
     evaluate = Evaluation(INPUTS, OURS)

@@ -157,10 +157,8 @@ class Evaluation:
         totals: list[Any] = []
         rows = 0
         for args, batch, n in feed:
-            values = [
-                np.asarray(v, np.float64) * n if mode == "avg" else np.asarray(v)
-                for v, mode in zip(self._function(*args, batch=batch), modes, strict=True)
-            ]
+            found = zip(self._function(*args, batch=batch), modes, strict=True)
+            values = [_addend(v, mode, n) for v, mode in found]
             if rows:
                 pairs = zip(modes, totals, values, strict=True)
                 values = [_ADDED[mode](total, value) for mode, total, value in pairs]
@@ -233,10 +231,17 @@ def _expressions(name: str, metric: object) -> list[Any]:
     return [v[0] if isinstance(v, tuple) else v for v in _outputs(name, metric)]
 
 
-def _wide(value: object) -> object:
+def _wide(value: object) -> np.ndarray:
     """A sum as float64, or of its own integer dtype."""
     array = np.asarray(value)
     return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def _addend(value: object, mode: str | None, rows: int) -> np.ndarray:
+    """The value of one call, as those of several calls are combined."""
+    if mode == "avg":
+        return np.asarray(value, np.float64) * rows
+    return _wide(value) if mode in ("sum", "prod") else np.asarray(value)
 
 
 class TestedRows:
