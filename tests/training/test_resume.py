@@ -33,6 +33,7 @@ from synkhronos.training import (
     fit,
     read_metrics,
 )
+from synkhronos.training._run import signals
 
 # a run with all that has a state: schedule, moments, averages, generators, patience, best list,
 # a rate that falls, running means
@@ -221,6 +222,34 @@ def test_a_second_interrupt_is_at_once(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "run", [twice])
+
+
+@pytest.fixture
+def usual_alarm() -> Iterator[None]:
+    """SIGALRM has no handler: a limit of the test's time does not go on meanwhile."""
+    left, every = signal.setitimer(signal.ITIMER_REAL, 0)
+    handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, left, every)
+
+
+@pytest.mark.usefixtures("usual_alarm")
+@pytest.mark.parametrize("first", [(), (signal.SIGINT,)])
+def test_sigterm_limits_the_step(first: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after a Ctrl-C, which the run names as its reason."""
+    ended: list[int] = []
+    monkeypatch.setattr(signals, "GRACE", 0.02)
+    monkeypatch.setattr(signals, "end", ended.append)
+    with signals.Signals(True) as noted:
+        for number in (*first, signal.SIGTERM, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        until = time.monotonic() + LIMIT
+        while not ended and time.monotonic() < until:
+            time.sleep(0.001)
+    assert ended == [signal.SIGTERM]
+    assert noted.received == (*first, signal.SIGTERM)[0]
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
 
 
 def test_resumed_by_another_number_of_members(tmp_path: Path, unbroken: Any) -> None:

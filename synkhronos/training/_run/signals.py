@@ -20,9 +20,9 @@ class Signals:
     """A context in which signals are noted, so that the step at hand can end.
 
     These are SIGINT, and in a run with a folder SIGTERM and SIGUSR1.
-    A second SIGINT is a KeyboardInterrupt at once. After SIGTERM or SIGUSR1, the process ends after
-    30 seconds in any case. Other threads than the main one cannot handle signals; there, nothing
-    changes.
+    A second SIGINT is a KeyboardInterrupt at once. After SIGTERM or SIGUSR1, also one that follows
+    a SIGINT, the process ends after 30 seconds in any case. Other threads than the main one cannot
+    handle signals; there, nothing changes.
 
     Parameters
     ----------
@@ -31,7 +31,8 @@ class Signals:
     """
 
     def __init__(self, saved: bool) -> None:
-        self.received = 0  # the number of the signal; 0 if there was none
+        self.received = 0  # the number of the first signal; 0 if there was none
+        self._limiting = 0  # that of the first one after which the process ends in any case
         self._noted = [signal.SIGINT]
         if saved:
             self._noted += [signal.SIGTERM, signal.SIGUSR1]
@@ -68,19 +69,21 @@ class Signals:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.received:
             raise KeyboardInterrupt
-        if self.received:
+        if self._limiting:
             return
-        self.received = number
-        if number != signal.SIGINT and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
-            self._alarm = True
-            signal.signal(signal.SIGALRM, self._too_late)
-            signal.setitimer(signal.ITIMER_REAL, GRACE)
-        again = "; again: at once" if number == signal.SIGINT else f", within {GRACE:.0f} s"
-        _say(f"{self.name}: the run ends after this step{again}")
+        self.received = self.received or number
+        until = "; again: at once"
+        if number != signal.SIGINT:
+            self._limiting, until = number, f", within {GRACE:.0f} s"
+            if signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
+                self._alarm = True
+                signal.signal(signal.SIGALRM, self._too_late)
+                signal.setitimer(signal.ITIMER_REAL, GRACE)
+        _say(f"{signal.Signals(number).name}: the run ends after this step{until}")
 
     def _too_late(self, number: int, frame: FrameType | None) -> None:
         _say(f"the step has not ended within {GRACE:.0f} s: the run ends without a checkpoint")
-        end(self.received)
+        end(self._limiting)
 
 
 def _told() -> KeyboardInterrupt:
