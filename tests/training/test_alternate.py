@@ -279,8 +279,13 @@ def test_a_step_that_is_not_finite_is_left_out() -> None:
         values = [v.get_value() for v in cycle.params]
         assert np.isfinite(values).all()
         trainer = Trainer(cycle, progress=False)
+        assert cycle.steps == 4
         with pytest.raises(synk.NonFinite, match="row 5 of the data"):
             trainer.fit(data, batch=2, epochs=1, shuffle=False)
+        # the third step did not count: the same function makes it again, of the same rows
+        assert (cycle.steps, cycle.turn, cycle.latest) == (6, "first", "first")
+        assert trainer.fit(np.ones(8), batch=2, epochs=1, shuffle=False)["rows"] == [8]
+        assert cycle.steps == 8
 
 
 def test_local_steps_are_each_members_own() -> None:

@@ -19,6 +19,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from modes import FAST
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos import rules
@@ -443,6 +444,27 @@ def test_nan_rows_are_named(group2: synk.Group, tmp_path: Any) -> None:
     with np.load(tmp_path / "run" / f"nonfinite-{len(seen)}.npz") as kept:
         np.testing.assert_array_equal(kept["input0"], rows[[77]])
         assert kept["rows"].tolist() == [77]
+
+
+@pytest.mark.parametrize("at", [102, *thorough(45)])
+def test_the_step_that_raised_is_made_again(group2: synk.Group, at: int) -> None:
+    """After NonFinite a further fit begins with its batch: no row is left out or counts twice."""
+    found = []
+    for bad in (False, True):
+        net = Net()
+        rows = ROWS.copy()
+        train = make_train_function(*net.given, None, guarded(ADAM))
+        trainer = Trainer(train, progress=False)
+        if bad:
+            rows[Batches(103, 20).order(0)[at]] = np.nan
+            with pytest.raises(synk.NonFinite):
+                trainer.fit((rows, LABELS), batch=20, epochs=2)
+            assert trainer.step == at // 20
+        history = trainer.fit((ROWS, LABELS), batch=20, epochs=2)
+        position = trainer.position
+        counts = [history[c] for c in ("loss", "rows", "step")], position.all_rows, position.step
+        found.append((net.w.get_value().tolist(), counts))
+    assert found[0] == found[1]
 
 
 def test_steps_can_be_left_out(group2: synk.Group) -> None:

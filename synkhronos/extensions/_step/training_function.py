@@ -62,6 +62,9 @@ class TrainingFunction(ABC):
     def reports(self, feed: Rows, slices: int | str) -> Generator[StepReport]:
         """Train on the rest of an epoch, and report what has been done."""
 
+    def take_back(self) -> None:
+        """Let the latest step, which its rule has left out, not count: it will be made again."""
+
     def settle(self) -> None:
         """Give the variables the values to validate and to save."""
 

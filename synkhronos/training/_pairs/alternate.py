@@ -207,6 +207,10 @@ class Alternate(TrainingFunction, ProcessBound):
         self._count(1, 0)
         return found
 
+    def take_back(self) -> None:
+        """Give the turn of the latest step, which its rule has left out, to the same function."""
+        self._count(-1, 0)
+
     def _count(self, steps: int, swaps: int) -> None:
         self._progress.set_value(self._progress.get_value(borrow=True) + np.array([steps, swaps]))
 

@@ -98,6 +98,7 @@ class Loop:
         self._torn_at = -1  # the step after which values were half written
         self._clock = StepClock(self._shows.aside)
         self._compiles = False  # the next step
+        self._row = 0  # where the latest whole step has left the batches
         self._began = self._recorded = time.monotonic()
 
     @property
@@ -281,13 +282,12 @@ class Loop:
     def _steps(self) -> None:
         """Make the steps of the rest of the epoch; leave early if the run ends."""
         train, batches = self._train, self._feed.batches
-        reports, row = train.reports(self._feed, self._slices), batches.row
+        reports, self._row = train.reports(self._feed, self._slices), batches.row
         self._compiles = not train.compiled
         self._clock.start()
         self._guard.before_step()
         try:
             for report in reports:
-                row = batches.row
                 self._count(report)
                 self._record_steps()
                 if self._ending():
@@ -301,8 +301,8 @@ class Loop:
             place = batches.state()
         except BaseException:
             place = batches.state()
-            if train.repeatable and row != batches.row:  # the latest batch made no step
-                place |= {"epoch": self._position.epoch, "row": row}
+            if train.repeatable and self._row != batches.row:  # the latest batch made no step
+                place |= {"epoch": self._position.epoch, "row": self._row}
             raise
         finally:
             self._clock.leave()
@@ -314,14 +314,16 @@ class Loop:
     def _count(self, report: StepReport) -> None:
         """Count what has been done, and tell of it unless the guard has left it out."""
         position, seconds = self._position, self._clock.step()
+        guarded = self._train.repeatable
+        left_out = guarded and self._guard.left_out(report, position, self._feed.latest, self.say)
         position.add(report.rows, report.steps, seconds)
+        self._row = self._feed.batches.row  # whatever raises from here on, the step was made
         if self._compiles and self._phases is not None:
             self._phases.compiling += seconds
         self._compiles = False
-        left_out = self._train.repeatable and self._guard.left_out(
-            report, position, self._feed.latest, self.say
-        )
         if not left_out:
+            if guarded:
+                self._guard.check_loss(report, position)
             position.add_loss(report.loss, report.counted, report.part)
             if self._subscribers.wants("step"):
                 self._tell("step", _step_values(report))

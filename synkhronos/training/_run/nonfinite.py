@@ -9,6 +9,8 @@ These rules hold here:
   row can be found.
 * Statistics are not part of the rule, and such a step has changed them. They get back the arrays of
   before the step, which a step replaces and never writes to.
+* A step that was left out, and for which the run raises, does not count: its rows are used again,
+  by the same function. A step counts if it was skipped, or has changed the parameters.
 * Looking for rows costs steps, so it is done only where the run raises.
 """
 
@@ -65,24 +67,32 @@ class Guard:
     def left_out(
         self, report: StepReport, position: Position, latest: Latest, say: Callable[[str], None]
     ) -> bool:
-        """Whether the step was left out; raises NonFinite if that is not allowed.
+        """Whether the rule has left the step out; raises NonFinite if that is not allowed.
 
         Parameters
         ----------
-        report : Made
-            Of the step, which `position` contains already.
+        report : StepReport
+            Of the step, which `position` does not contain yet.
+        position : Position
         latest : tuple
             Its inputs, and the rows of them.
+        say : callable
         """
         if (found := self._counted()) != self.skipped:
             self.skipped = found
             self._in_a_row += 1
             self._restore_statistics()
             if not self._skips or self._in_a_row > _MOST_SKIPPED:
+                self._train.take_back()
                 self._raise_held(position, latest)
-            say(f"step {position.step}: the gradient is not finite; the step was left out")
+            step = position.step + report.steps
+            say(f"step {step}: the gradient is not finite; the step was left out")
             return True
         self._in_a_row = 0
+        return False
+
+    def check_loss(self, report: StepReport, position: Position) -> None:
+        """Raise NonFinite if the loss of a step that was made, and is counted, is not finite."""
         if not math.isfinite(report.loss):
             raise NonFinite(
                 f"step {position.step} of epoch {position.epoch + 1}: the loss is {report.loss}, "
@@ -91,7 +101,6 @@ class Guard:
                 position.step,
                 position.epoch,
             )
-        return False
 
     def _counted(self) -> int:
         return sum([int(count.container.storage[0]) for count in self._counts])
@@ -103,7 +112,6 @@ class Guard:
 
     def _raise_held(self, position: Position, latest: Latest) -> None:
         args, batch = latest
-        position.step -= 1
         order = np.arange(len(args[0])) if batch is None else np.asarray(batch)
         rows = bad_rows(self._train, args, order)
         found = ""
