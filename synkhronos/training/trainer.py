@@ -9,7 +9,7 @@ These rules hold here:
 * All that belongs to one run ends with it, however it ends: feeds, the lock of the folder, handlers
   of signals, the precision of products. All of it is in contexts that `fit` enters.
 * With other data than before, the number of the epoch stays, and the epoch begins anew: a place in
-  other rows means nothing.
+  other rows means nothing, and neither do the sums of the rows up to it.
 * `epochs` counts all epochs, of earlier calls and of the run that is resumed. So a script that is
   started again asks for the same.
 * Metrics see the network as it predicts: images without augmentation, averages in place of the
@@ -474,8 +474,7 @@ class Trainer(ProcessBound, RunControl):
             for each in (feed, validated):
                 if each is not None:
                     stack.enter_context(each)
-            if not isinstance(data, Loader):
-                self._continue(feed.batches)
+            self._continue(feed.batches, isinstance(data, Loader))
             stack.enter_context(loop.opened(resume))
             stack.enter_context(precision_of(self.train, precision))
             self._loop = loop
@@ -496,15 +495,19 @@ class Trainer(ProcessBound, RunControl):
         self._check(given)
         return Feed(given, self._inputs, order, self._augmented)
 
-    def _continue(self, batches: Batches) -> None:
-        """Go on in the batches of a run before."""
-        before = self._batches
-        if before is not None:
+    def _continue(self, batches: Batches, placed: bool) -> None:
+        """Go on in the batches of a run before; those of a Loader are `placed` by their owner."""
+        before, self._batches = self._batches, batches
+        if before is None or batches.state() == before.state():
+            return
+        if not placed:
             try:
                 batches.restore(before.state())
             except InputError:  # of other rows
                 batches.restore({**batches.state(), "epoch": self.epoch})
-        self._batches = batches
+            else:
+                return
+        self.position.begin_epoch()
 
     def _check(self, given: Sequence[object]) -> None:
         """Raise unless rows have the shapes that the inputs declare, and the network takes."""

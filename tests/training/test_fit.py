@@ -467,6 +467,42 @@ def test_the_step_that_raised_is_made_again(group2: synk.Group, at: int) -> None
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("loads", [False, True])
+def test_other_data_begin_the_epoch_anew(group2: synk.Group, loads: bool) -> None:
+    """The rows and losses of the epoch that was broken off do not count in theirs."""
+    net = Net()
+    breaks = Losses(3)
+    train = make_train_function(*net.given, None, ADAM)
+    trainer = Trainer(train, callbacks=[breaks], progress=False)
+    with pytest.raises(OSError, match="broken off"):
+        trainer.fit((ROWS, LABELS), batch=20, epochs=1)
+    assert (trainer.position.rows, trainer.epoch) == (60, 0)
+    breaks.seen.clear()
+    other = [ROWS[:50], LABELS[:50]]
+    if loads:
+        with Loader(other, Batches(50, 20)) as loader:
+            history = trainer.fit(loader, epochs=1)
+    else:
+        history = trainer.fit(tuple(other), batch=20, epochs=1)
+    assert history["rows"] == [50]
+    loss = sum(loss * rows for loss, rows in breaks.seen) / 50
+    assert history["loss"] == [pytest.approx(loss, rel=1e-12)]
+    assert trainer.position.all_rows == 110
+
+
+class Losses:
+    """Keeps the losses of steps and their rows, and raises once, after a step."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.seen: list[tuple[float, int]] = []
+
+    def on_step(self, event: Event) -> None:
+        self.seen.append((event.values["loss"], event.values["rows"]))
+        if event.step == self.at:
+            raise OSError("broken off")
+
+
 def test_steps_can_be_left_out(group2: synk.Group) -> None:
     """guard="skip": as without these batches, also for running means; six in a row end it."""
     net = Net()

@@ -61,6 +61,10 @@ class Position:
     def next_epoch(self) -> None:
         """Begin the next epoch."""
         self.epoch += 1
+        self.begin_epoch()
+
+    def begin_epoch(self) -> None:
+        """Begin the current epoch, anew if it has begun: its rows do not count in it any more."""
         self.rows = self.counted = 0
         self.loss = self.seconds = 0.0
         self.parts = {part: [0.0, 0] for part in self.parts}
