@@ -86,7 +86,8 @@ class Trainer(ProcessBound, RunControl):
         not finite, or leave out up to 5 such steps in a row. Without one, and with None: raise if
         the loss is not finite.
     torn : {"raise", "restore"}
-        After `StateTorn`: raise it, or go on from the latest checkpoint.
+        After an error that has left values half written (`StateTorn`): raise it, or go on from the
+        latest checkpoint. After a worker's death this needs ``fork(max_restarts=n)``.
     strict : bool
         Refuse metrics whose reduction over rows is neither proved nor named.
     givens : mapping, optional

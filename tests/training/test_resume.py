@@ -47,7 +47,7 @@ from synkhronos.training import Best, EarlyStopping, Plateau, fit, scheduled
 
 FAST = Mode(linker="py", optimizer=None)  # as tests/support/modes.py
 
-def run(folder, callbacks=(), resume="auto", members=2, **options):
+def run(folder, callbacks=(), resume="auto", members=2, restarts=0, **options):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(103, 6))
     targets = rows @ rng.normal(size=6) + rng.normal(size=103)
@@ -60,7 +60,7 @@ def run(folder, callbacks=(), resume="auto", members=2, **options):
     loss = (((x * drop) @ w - y) ** 2).mean()
     adam = scheduled(updates.adam, lambda step: factor * 0.3 / (1 + 0.01 * step))
     new = [(mean, 0.9 * mean + 0.1 * x.mean(axis=0), "avg", "all"), (noise, following)]
-    with pytensor.config.change_flags(mode=FAST), synk.Group(members):
+    with pytensor.config.change_flags(mode=FAST), synk.Group(members, max_restarts=restarts):
         made = fit(
             loss, [w], [x, y], (rows, targets),
             optimizer=adam, ema=0.9, updates=new, batch=20, epochs=4,
@@ -187,6 +187,28 @@ def test_back_to_a_checkpoint_after_a_torn_update(
     flag.unlink()
     steps[0] = 0
     same(run(tmp_path / "run", torn="restore"), unbroken)
+
+
+def test_back_to_a_checkpoint_after_a_death_in_an_update(
+    tmp_path: Path, unbroken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker dies there: the workers are restarted, and half of the values are new."""
+    apply, flag, steps = FlatUpdate.apply, tmp_path / "died", [0]
+
+    def dying(self: FlatUpdate, given: Any, scalars: Any) -> None:
+        steps[0] += 1
+        if synk.rank() == 1 and steps[0] == 9 and not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        apply(self, given, scalars)
+
+    monkeypatch.setattr(FlatUpdate, "apply", dying)
+    with pytest.raises(synk.WorkerDied, match="rank 1"):
+        run(tmp_path / "other", torn="restore")  # no restart is left
+    flag.unlink()
+    steps[0] = 0
+    same(run(tmp_path / "run", torn="restore", restarts=1), unbroken)
+    assert flag.exists()
 
 
 def test_an_interrupt_leaves_no_traceback(tmp_path: Path) -> None:

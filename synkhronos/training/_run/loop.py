@@ -39,7 +39,7 @@ import numpy as np
 
 from synkhronos._checks import is_integer, shown
 from synkhronos._engine.variables import check_whole
-from synkhronos._errors import InputError, StateTorn, WorkerError
+from synkhronos._errors import InputError, StateTorn, WorkerDied, WorkerError
 from synkhronos._transport.shared_state.worker_output import logged
 from synkhronos.extensions._saving.checkpoints import Checkpoints
 from synkhronos.extensions._step.step_report import StepReport
@@ -257,9 +257,10 @@ class Loop:
         """Make steps; after a torn value go back to the latest checkpoint, if asked."""
         try:
             self._steps()
-        except (StateTorn, WorkerError):
+        except (StateTorn, WorkerError, WorkerDied):
             again = self._position.step == self._torn_at  # it would fail for ever
-            if not self._options.restores or again or not self._is_torn():
+            whole = not self._group.alive or not self._is_torn()
+            if not self._options.restores or again or whole:
                 raise
             assert self._checkpoints is not None
             if not self._checkpoints.steps():
