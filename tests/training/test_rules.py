@@ -18,7 +18,8 @@ import synkhronos as synk
 from synkhronos import rules
 from synkhronos.cli._command_line import main
 from synkhronos.extensions import updates
-from synkhronos.training import config, fit, read_metrics
+from synkhronos.training import Event, config, fit, read_metrics
+from synkhronos.training._run.loop import Loop
 from synkhronos.training.configured import train
 
 pytestmark = pytest.mark.usefixtures("lasting_groups")
@@ -99,6 +100,24 @@ def test_fit(words: str, group2: synk.Group, tmp_path: Path) -> None:
     assert losses[-1] < losses[0]
     assert len(list(folder.glob("ckpt/step-*"))) == 3
     assert [line["epoch"] for line in read_metrics(folder) if line["kind"] == "epoch"] == [0, 1, 2]
+
+
+def test_what_a_restored_history_says(
+    group2: synk.Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After torn values the rows are those of a checkpoint, and another run gives others still."""
+    torn: list[int] = []
+
+    def breaks(event: Event) -> None:
+        if event.kind == "step" and event.epoch == 1 and not torn:
+            torn.append(event.step)
+            raise synk.StateTorn("half written")
+
+    monkeypatch.setattr(Loop, "_is_torn", lambda self: True)
+    run = fitted(rules.EASGD(2), 2, folder=tmp_path / "run", torn="restore", callbacks=[breaks])
+    assert torn
+    assert run.history["epoch"] == [1, 2]
+    assert not run.history.repeatable
 
 
 def written(place: Path, words: str) -> Path:

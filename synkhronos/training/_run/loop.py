@@ -184,6 +184,7 @@ class Loop:
         self._states = training["callbacks"]
         self._state.saved = True
         self._state.history = History.of(training["history"])
+        self._state.history.repeatable = self._train.repeatable
         self._recorder.resumed(self._position.step)
 
     def go(self) -> None:
