@@ -137,9 +137,6 @@ class Words:
     def __len__(self) -> int:
         return len(self._words)
 
-    def __buffer__(self, flags: int) -> memoryview:
-        return memoryview(self._words)
-
 
 def set_trip(patch: pytest.MonkeyPatch, place: str, act: str) -> Trip:
     """Let the victim of groups that are forked from now on come to grief at a place."""

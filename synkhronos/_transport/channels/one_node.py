@@ -10,7 +10,7 @@ travels as one word: every worker keeps it under NUMBER.
 #
 # * A number is written last. The master writes the bytes of a command, then LENGTH, OFFSET and
 #   NUMBER, then POSTED; a worker its outcome, then REPORTED. So whoever sees the number sees the
-#   rest: x86 keeps the order of stores, and elsewhere members meet by system calls.
+#   rest: x86 keeps the order of stores, and elsewhere words have fences (`ordered_words`).
 # * A mailbox is overwritten when nobody reads it any more: that of commands after all have reported
 #   on the one before, also an abandoned one; that of outcomes after the next command was posted.
 # * An outcome that is `lent` is read where the worker has written it, and void after the next

@@ -14,6 +14,7 @@ from ctypes import Array
 import numpy as np
 
 from synkhronos._host.descriptors import Descriptor
+from synkhronos._transport.shared_state.ordered_words import ordered
 
 # Words of the leader, and from _DONE on those of the summing process, which has a cache line.
 _STEP, _COUNT, _PIPE, _PID = range(4)
@@ -50,7 +51,7 @@ class Board:
 
     def __init__(self, memory: Array, offset: int, members: int) -> None:
         words = np.ndarray((_WEIGHTS + members,), np.int64, memory, offset)
-        self._words = memoryview(words)
+        self._words = ordered(memoryview(words))
         self._weights = words[_WEIGHTS:].view(np.float64)
         at = offset + words.nbytes
         self._text = memoryview(np.ndarray((_TEXT_BYTES,), np.uint8, memory, at))
@@ -77,7 +78,7 @@ class Board:
     @property
     def step(self) -> int:
         """The step under way."""
-        return self._words[_STEP]
+        return int(self._words[_STEP])
 
     @property
     def weights(self) -> list[float]:
@@ -86,7 +87,7 @@ class Board:
 
     @property
     def count(self) -> int:
-        return self._words[_COUNT]
+        return int(self._words[_COUNT])
 
     def open_pipe(self) -> Descriptor:
         """In a member: the pipe that wakes the process, which the leader has made."""
@@ -117,7 +118,7 @@ class Board:
 
     def finished(self, step: int) -> bool:
         """Whether the sums of a step are there."""
-        return self._words[_DONE] == step
+        return bool(self._words[_DONE] == step)
 
     @property
     def failure(self) -> tuple[int, str] | None:

@@ -46,7 +46,7 @@ from synkhronos._transport.shared_state.control_words import (
     SMALL_BUFFERS,
 )
 from synkhronos._transport.shared_state.node import Node
-from synkhronos._transport.shared_state.waiting import IS_ORDERED
+from synkhronos._transport.shared_state.ordered_words import IS_ORDERED
 
 _SUM, _add = Reduction.SUM, np.add  # a look-up takes longer
 _LINE = 64  # bytes; chunks begin on cache lines

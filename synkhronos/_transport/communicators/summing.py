@@ -35,6 +35,7 @@ from synkhronos._transport.communicators.links import (
     Place,
     connect_all,
 )
+from synkhronos._transport.shared_state.ordered_words import ordered
 
 _NAP_MS = 1000  # each wake-up comes by a descriptor; this is a net below that
 
@@ -88,7 +89,8 @@ class Summing:
         self._published = [vectors(offsets) for offsets in given["published"]]
         self._totals = vectors(given["totals"])
         self._progress = [
-            memoryview(np.ndarray((1,), np.int64, arena.buffer, at)) for at in given["progress"]
+            ordered(memoryview(np.ndarray((1,), np.int64, arena.buffer, at)))
+            for at in given["progress"]
         ]
         self._format: str | None = given["format"]
         self._seed: int | None = given["seed"]

@@ -2,6 +2,7 @@
 
 ===================  =============================================================================
 ``control_words``    the layout of the head
+``ordered_words``    words that all cores see in the order of the program
 ``waiting``          ``Waiter``: wait until a word has changed, and watch for deaths meanwhile
 ``node``             ``Node``: a member's access to the memory of its machine; barriers
 ``peers``            ``Peers``: the other members, as a long command sees them

@@ -9,6 +9,7 @@ mistaken for a part of the next command.
 from __future__ import annotations
 
 from synkhronos._host.arena import Arena
+from synkhronos._transport.shared_state.ordered_words import ordered
 
 # First cache line: words that the others read while they wait for this member.
 REPORTED = 0  # latest command that this member has reported on
@@ -72,6 +73,6 @@ class ControlWords:
 
     def __init__(self, arena: Arena) -> None:
         heads = [arena.head(r) for r in range(arena.regions)]
-        self.of = [h[:MAILBOX].cast("q") for h in heads]
+        self.of = [ordered(h[:MAILBOX].cast("q")) for h in heads]
         self.reals = [h[:MAILBOX].cast("d") for h in heads]
         self.bytes = heads

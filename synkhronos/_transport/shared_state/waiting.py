@@ -24,7 +24,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import platform
 import select
 import threading
 import time
@@ -35,6 +34,7 @@ from typing import NoReturn
 from synkhronos._host.descriptors import Descriptor
 from synkhronos._transport.processes.interrupts import Interrupts
 from synkhronos._transport.shared_state.control_words import ASLEEP, QUIT, ControlWords
+from synkhronos._transport.shared_state.ordered_words import IS_ORDERED
 
 NAP_MS = 100
 _LOOK_SECONDS = 0.1  # between two looks at descriptors that the program may have closed
@@ -51,10 +51,6 @@ YIELDS_WHERE_CROWDED = 40  # yields before sleeping where members outnumber core
 SLOW_YIELD_SECONDS = 200e-6  # a yield among members that wait takes about 1 us
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0  # seconds without yields after a slow one
 WORTH_A_MOVE = 100e-6  # seconds of a member's work; a move to another core takes about 10 us
-
-# x86 shows stores to other cores in program order. Elsewhere only system calls order them, so
-# members do not spin there, but sleep and signal.
-IS_ORDERED = platform.machine() in ("x86_64", "AMD64")
 
 clock = time.perf_counter
 
@@ -158,6 +154,7 @@ class Waiter:
         self._mine = words.of[rank]
         self._words = words.of
         self._bells = bells  # by rank, the eventfd that wakes the member
+        # where each look at a word takes fences, members do not spin, but sleep and signal
         self._spin = 0.0 if crowded or not IS_ORDERED else SPIN_SECONDS
         self._least_yields = 0 if self._spin else YIELDS_WHERE_CROWDED
         self._first_looks = _LOOKS if self._spin else 1

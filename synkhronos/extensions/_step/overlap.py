@@ -29,6 +29,7 @@ from synkhronos._plan.chunks import Range, chunks
 from synkhronos._transport.communicators.board import Board, progress
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.communicators.sums import BackgroundSums, Sums
+from synkhronos._transport.shared_state.ordered_words import ordered
 from synkhronos.extensions._step.exchanges import Exchange, HalfPrecision, TopK
 from synkhronos.extensions._step.flat import FlatRecipe
 from synkhronos.extensions._step.layout import ALIGN
@@ -101,7 +102,7 @@ class Overlap:
         self._process: BackgroundSums | None = None
         self._pipe: Descriptor | None = None
         self._held = exposed  # keeps the memory
-        self._progress = memoryview(words[0])
+        self._progress = ordered(memoryview(words[0]))
         at = arena.offset(exposed[comm.leader][1])
         self._board = Board(arena.buffer, at, members)
         self._order = recipe.order

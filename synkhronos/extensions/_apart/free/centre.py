@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from synkhronos._transport.shared_state.ordered_words import IS_ORDERED
 from synkhronos.extensions._apart.free.pages import DONE, Page, version_of
 
 _TRIES = 3  # copies that others may overtake before a reader takes a turn
-_ORDERED = platform.machine() in ("x86_64", "AMD64")
 
 
 @dataclass
@@ -57,8 +56,8 @@ class Centre:
 
         A copy that others may have written to meanwhile is made again, at last in a turn.
         """
-        # where stores are seen in another order, an unchanged number proves nothing
-        for _ in range(_TRIES if _ORDERED else 0):
+        # where stores are seen in another order, a number is not proof enough for a whole centre
+        for _ in range(_TRIES if IS_ORDERED else 0):
             number = self.number
             copy = _copied(self.version(number))
             if self.number == number:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from synkhronos._transport.shared_state.ordered_words import ordered
+
 # First cache line: turns.
 ASK = 0  # ticket of the turn that this member waits for; 0: none
 DONE = 1  # latest version of the centre that it has committed
@@ -53,18 +55,23 @@ class Page:
     """One member's words."""
 
     def __init__(self, words: np.ndarray, reals: np.ndarray, members: int) -> None:
-        view: Any = memoryview(words)  # elements are read and written faster than an array's
-        self.words = view
+        self._arrays = words, reals
+        view = memoryview(words)  # elements are read and written faster than an array's
+        self.words = ordered(view)
         self.reals: Any = memoryview(reals)
-        self.merged = view[WORDS : WORDS + members]
-        self.taken_over = view[WORDS + members : WORDS + 2 * members]
+        self.merged = ordered(view[WORDS : WORDS + members])
+        self.taken_over = ordered(view[WORDS + members : WORDS + 2 * members])
+
+    def clear(self) -> None:
+        """Set all to zero."""
+        for array in self._arrays:
+            array[...] = 0
 
 
 def clear_pages(pages: Sequence[Page]) -> None:
     """Set all words to zero, and the weights of all members to equal ones."""
     for page in pages:
-        for words in (page.words, page.reals):
-            np.asarray(words)[...] = 0
+        page.clear()
         page.reals[WEIGHT] = 1 / len(pages)
 
 
