@@ -18,6 +18,7 @@ import synkhronos as synk
 from synkhronos import rules
 from synkhronos.cli._command_line import main
 from synkhronos.extensions import updates
+from synkhronos.extensions._apart.rounds.function import RoundFunction
 from synkhronos.training import Event, config, fit, read_metrics
 from synkhronos.training._run.loop import Loop
 from synkhronos.training.configured import train
@@ -100,6 +101,26 @@ def test_fit(words: str, group2: synk.Group, tmp_path: Path) -> None:
     assert losses[-1] < losses[0]
     assert len(list(folder.glob("ckpt/step-*"))) == 3
     assert [line["epoch"] for line in read_metrics(folder) if line["kind"] == "epoch"] == [0, 1, 2]
+
+
+def test_back_to_a_checkpoint_after_a_torn_meeting(
+    group2: synk.Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the members that train apart, at the end of an epoch: as after a step."""
+    settle, calls = RoundFunction.settle, [0]
+
+    def fails(train: RoundFunction) -> None:
+        settle(train)
+        calls[0] += 1
+        if calls[0] == 3:  # an epoch settles at its end, and before it is saved
+            raise synk.StateTorn("half written")
+
+    unbroken = fitted(rules.Average(), 2).history["val_loss"]
+    monkeypatch.setattr(RoundFunction, "settle", fails)
+    monkeypatch.setattr(Loop, "_is_torn", lambda self: True)
+    run = fitted(rules.Average(), 2, folder=tmp_path / "run", torn="restore")
+    assert calls[0] > 4
+    assert run.history["val_loss"] == unbroken
 
 
 def test_what_a_restored_history_says(

@@ -209,8 +209,7 @@ class Loop:
                 if not state.saved:
                     self._save()
                 while position.epoch < self._due.epochs and not self._ending():
-                    if not self._steps_made():
-                        self._try_steps()
+                    self._try_steps()
                     if self._steps_made():
                         self._end_epoch()
                 self._name_the_end()
@@ -255,9 +254,12 @@ class Loop:
         return bool(position.rows) and self._feed.batches.state()["epoch"] > position.epoch
 
     def _try_steps(self) -> None:
-        """Make steps; after a torn value go back to the latest checkpoint, if asked."""
+        """Make the epoch's steps and settle; if asked, go back to a checkpoint for torn values."""
         try:
-            self._steps()
+            if not self._steps_made():
+                self._steps()
+            if self._steps_made():
+                self._train.settle()  # members that train apart meet, which may fail as a step may
         except (StateTorn, WorkerError, WorkerDied):
             again = self._position.step == self._torn_at  # it would fail for ever
             whole = not self._group.alive or not self._is_torn()
@@ -345,7 +347,6 @@ class Loop:
     def _end_epoch(self) -> None:
         """Validate, tell, save, and begin the next epoch."""
         position = self._position
-        self._train.settle()
         values: dict[str, Any] = {**position.losses, "rows": position.rows}
         values["seconds"] = position.seconds
         last = position.epoch + 1 >= self._due.epochs
