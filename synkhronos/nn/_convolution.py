@@ -47,6 +47,22 @@ class _ConvolutionOp(Op):
     def windows(self) -> Windows:
         return Windows(self.strides, self.padding, self.dilation)
 
+    def check(
+        self,
+        images: tuple[int, ...],
+        kernel: tuple[int, ...],
+        gradient: tuple[int, ...] | None = None,
+    ) -> None:
+        """Raise if arrays of these shapes do not fit together."""
+        check_channels(images[3], kernel[2], kernel[3], self.groups)
+        self.windows.check(images[1:3], kernel[:2])
+        result = (images[0], *self.windows.fitting(images[1:3], kernel[:2]), kernel[3])
+        if gradient not in (None, result):
+            raise ValueError(
+                f"the gradient has the shape {gradient}, but the convolution has {result}: of "
+                f"images of {images} with a kernel of {kernel}"
+            )
+
     def _others(self) -> tuple[TensorVariable, TensorVariable, TensorVariable]:
         given = self.strides, self.padding, self.dilation, self.groups
         return Convolution(*given), ImageGradient(*given), KernelGradient(*given)
@@ -68,9 +84,9 @@ class Convolution(_ConvolutionOp):
 
     def make_node(self, *images_kernel: Variable) -> Apply:
         images, kernel = _same_dtype(*images_kernel)
-        _check_channels(images.type.shape[3], kernel.type.shape, self.groups)
-        n, *lengths, _ = images.type.shape
-        window, out = kernel.type.shape[:2], kernel.type.shape[3]
+        n, *lengths, channels = images.type.shape
+        window, (taken, out) = kernel.type.shape[:2], kernel.type.shape[2:]
+        check_channels(channels, taken, out, self.groups)
         fitting = (None, None)
         if None not in window:
             self.windows.check(lengths, window)
@@ -84,6 +100,7 @@ class Convolution(_ConvolutionOp):
     def perform(self, node: Apply, inputs: Arrays, output_storage: OutputStorageType) -> None:
         """Compute one matrix product for all windows of a group."""
         images, kernel = inputs
+        self.check(images.shape, kernel.shape)
         if self._is_apart(kernel):
             pixels = self.windows.pixels(images, kernel.shape[:2])
             found = np.einsum("nrcijk,ijk->nrck", pixels, kernel[:, :, 0])
@@ -116,6 +133,7 @@ class ImageGradient(_ConvolutionOp):
     def perform(self, node: Apply, inputs: Arrays, output_storage: OutputStorageType) -> None:
         """Add each window's gradient to the pixels of that window."""
         images, kernel, gradient = inputs
+        self.check(images.shape, kernel.shape, gradient.shape)
         if self._is_apart(kernel):
             pixels = gradient[:, :, :, None, None] * kernel[:, :, 0]
             found = np.ascontiguousarray(self.windows.spread(pixels, images.shape[1:3]))
@@ -149,6 +167,7 @@ class KernelGradient(_ConvolutionOp):
     def perform(self, node: Apply, inputs: Arrays, output_storage: OutputStorageType) -> None:
         """Compute one matrix product for all windows of a group."""
         images, kernel, gradient = inputs
+        self.check(images.shape, kernel.shape, gradient.shape)
         if self._is_apart(kernel):
             pixels = self.windows.pixels(images, kernel.shape[:2])
             found = np.einsum("nrcijk,nrck->ijk", pixels, gradient)[:, :, None]
@@ -192,8 +211,7 @@ class TransposedConvolution(_ConvolutionOp):
         images, kernel = _same_dtype(*images_kernel)
         n, *fitting, channels = images.type.shape
         *window, new, taken = kernel.type.shape
-        if None not in (channels, taken) and channels != taken:
-            raise ValueError(f"the images have {channels} channels, but the kernel takes {taken}")
+        check_channels(channels, taken)
         lengths = (None, None)
         if None not in window:
             lengths = self.lengths(fitting, window)
@@ -218,6 +236,7 @@ class TransposedConvolution(_ConvolutionOp):
     def perform(self, node: Apply, inputs: Arrays, output_storage: OutputStorageType) -> None:
         """Add the product of each pixel and the kernel to the pixels of a window."""
         images, kernel = inputs
+        check_channels(images.shape[3], kernel.shape[3])
         lengths = self.lengths(images.shape[1:3], kernel.shape[:2])
         spread = functools.partial(_spread, self.windows, lengths)
         output_storage[0][0] = self._over_groups(spread, kernel, images)
@@ -397,9 +416,10 @@ def _same_dtype(*given: TensorVariable) -> list[TensorVariable]:
     return [v.astype(dtype) for v in tensors]
 
 
-def _check_channels(channels: int | None, kernel: Sequence[int | None], groups: int) -> None:
-    """Raise if channels and kernel do not fit together, as far as their numbers are known."""
-    taken, new = kernel[2:]
+def check_channels(
+    channels: int | None, taken: int | None, new: int | None = None, groups: int = 1
+) -> None:
+    """Raise if images and kernel do not fit together, as far as their channels are known."""
     if None not in (channels, taken) and channels != taken * groups:
         of = f" in {groups} groups" if groups > 1 else ""
         raise ValueError(f"the images have {channels} channels, but the kernel takes {taken}{of}")

@@ -28,6 +28,7 @@ from synkhronos.nn._convolution import (
     ImageGradient,
     KernelGradient,
     TransposedConvolution,
+    check_channels,
 )
 from synkhronos.nn._moments import Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
@@ -54,7 +55,12 @@ def _declared(node: Apply, compute: Callable[..., jax.Array]) -> Callable[..., j
 @jax_funcify.register(Convolution)
 def _convolution(op: Convolution, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
     del kwargs
-    return _declared(node, functools.partial(_convolve, op.windows, op.groups))
+
+    def convolution(images: jax.Array, kernel: jax.Array) -> jax.Array:
+        op.check(images.shape, kernel.shape)
+        return _convolve(op.windows, op.groups, images, kernel)
+
+    return _declared(node, convolution)
 
 
 @jax_funcify.register(ImageGradient)
@@ -62,6 +68,7 @@ def _by_images(op: ImageGradient, node: Apply, **kwargs: object) -> Callable[...
     del kwargs
 
     def by_images(images: jax.Array, kernel: jax.Array, gradient: jax.Array) -> jax.Array:
+        op.check(images.shape, kernel.shape, gradient.shape)
         return _enlarge(op.windows, op.groups, images.shape[1:3], kernel, gradient)
 
     return _declared(node, by_images)
@@ -74,6 +81,7 @@ def _transposed(
     del kwargs
 
     def transposed(images: jax.Array, kernel: jax.Array) -> jax.Array:
+        check_channels(images.shape[3], kernel.shape[3])
         lengths = op.lengths(images.shape[1:3], kernel.shape[:2])
         return _enlarge(op.windows, op.groups, lengths, kernel, images)
 
@@ -85,6 +93,7 @@ def _by_kernel(op: KernelGradient, node: Apply, **kwargs: object) -> Callable[..
     del kwargs
 
     def by_kernel(images: jax.Array, kernel: jax.Array, gradient: jax.Array) -> jax.Array:
+        op.check(images.shape, kernel.shape, gradient.shape)
         _, pull = jax.vjp(lambda w: _convolve(op.windows, op.groups, images, w), kernel)
         return pull(gradient)[0]
 
@@ -93,7 +102,6 @@ def _by_kernel(op: KernelGradient, node: Apply, **kwargs: object) -> Callable[..
 
 def _convolve(windows: Windows, groups: int, images: jax.Array, kernel: jax.Array) -> jax.Array:
     height, width, channels, new = kernel.shape
-    windows.check(images.shape[1:3], (height, width))
     if jax.default_backend() == "cpu":
         if groups > 1:
             return _in_groups(windows, groups, images, kernel)
@@ -205,7 +213,7 @@ def _pooling(op: Pooling, node: Apply, **kwargs: object) -> Callable[..., jax.Ar
     pool = _pooled if _is_written_out(op) else _pooled_in_blocks
 
     def pooling(images: jax.Array) -> jax.Array:
-        op.windows.check(images.shape[1:3], op.window)
+        op.check(images.shape)
         return pool(op, images)
 
     return _declared(node, pooling)
@@ -234,7 +242,7 @@ def _pooling_gradient(
     spread = _spread if _is_written_out(op) else _spread_in_blocks
 
     def pooling_gradient(images: jax.Array, pooled: jax.Array, gradient: jax.Array) -> jax.Array:
-        op.windows.check(images.shape[1:3], op.window)
+        op.check(images.shape, pooled.shape, gradient.shape)
         return spread(op, images, pooled, gradient)
 
     return _declared(node, pooling_gradient)

@@ -31,6 +31,7 @@ from synkhronos.nn._convolution import (
     ImageGradient,
     KernelGradient,
     TransposedConvolution,
+    check_channels,
 )
 from synkhronos.nn._moments import Moments, combined
 from synkhronos.nn._pooling import Pooling, PoolingGradient
@@ -42,16 +43,35 @@ def _geometry(windows: Windows) -> tuple[int, ...]:
     return (*windows.strides, *windows.dilation, top, bottom, left, right)
 
 
+def _windows(geometry: tuple[int, ...]) -> Windows:
+    """The inverse of `_geometry`."""
+    down, right, by, along, top, bottom, left, after = geometry
+    return Windows((down, right), ((top, bottom), (left, after)), (by, along))
+
+
 def _refuse(geometry: tuple[int, ...], lengths: Pair, window: Pair) -> None:
     """Raise from Python: numba takes seconds to compile a message with numbers."""
-    down, right, by, along, top, bottom, left, after = geometry
-    Windows((down, right), ((top, bottom), (left, after)), (by, along)).check(lengths, window)
+    _windows(geometry).check(lengths, window)
 
 
-def _refuse_covered(geometry: tuple[int, ...], fitting: Pair, window: Pair, added: Pair) -> None:
-    down, right, by, along, top, bottom, left, after = geometry
-    padding = ((top, bottom), (left, after))
-    TransposedConvolution((down, right), padding, (by, along), 1, added).lengths(fitting, window)
+def _refuse_shapes(geometry: tuple[int, ...], groups: int, *shapes: tuple[int, ...]) -> None:
+    windows = _windows(geometry)
+    op = Convolution(windows.strides, windows.padding, windows.dilation, groups)
+    op.check(*[shape for shape in shapes if shape != _UNKNOWN])
+
+
+def _refuse_covered(
+    geometry: tuple[int, ...], images: tuple[int, ...], kernel: tuple[int, ...], added: Pair
+) -> None:
+    windows = _windows(geometry)
+    check_channels(images[3], kernel[3])
+    op = TransposedConvolution(windows.strides, windows.padding, windows.dilation, 1, added)
+    op.lengths(images[1:3], kernel[:2])
+
+
+def _refuse_pooled(geometry: tuple[int, ...], window: Pair, *shapes: tuple[int, ...]) -> None:
+    windows = _windows(geometry)
+    PoolingGradient("max", window, windows.strides, windows.padding).check(*shapes)
 
 
 def _refuse_images(
@@ -64,12 +84,14 @@ def _refuse_images(
     check_counts(*counts)
 
 
+_UNKNOWN = (-1, -1, -1, -1)  # a shape
+
 type Code = tuple[Callable[..., np.ndarray], int]  # of numba, and its version
 
 # Numba caches machine code that calls Python functions by module and name: both, and the number of
 # the code below, are part of the cache's key.
-_CALLED = (_refuse, _refuse_covered, _refuse_images, combined)
-_VERSION = zlib.crc32(repr([6, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
+_CALLED = (_refuse, _refuse_shapes, _refuse_covered, _refuse_pooled, _refuse_images, combined)
+_VERSION = zlib.crc32(repr([7, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
 
 
 @numba_njit
@@ -80,6 +102,25 @@ def _fitting(geometry: np.ndarray, height: int, width: int, kh: int, kw: int) ->
     if rows < 1 or columns < 1:
         with numba.objmode():
             _refuse(geometry, (height, width), (kh, kw))
+    return rows, columns
+
+
+@numba_njit
+def _placed(
+    geometry: np.ndarray,
+    groups: int,
+    images: tuple[int, ...],
+    kernel: tuple[int, ...],
+    gradient: tuple[int, ...],
+) -> tuple[int, int]:
+    """The numbers of windows; raises if arrays of these shapes do not fit together."""
+    n, height, width, channels = images
+    kh, kw, taken, new = kernel
+    rows, columns = _fitting(geometry, height, width, kh, kw)
+    fits = channels == taken * groups and new % groups == 0
+    if not fits or (gradient != _UNKNOWN and gradient != (n, rows, columns, new)):
+        with numba.objmode():
+            _refuse_shapes(geometry, groups, images, kernel, gradient)
     return rows, columns
 
 
@@ -127,9 +168,9 @@ def _convolution(op: Convolution, node: Apply, **kwargs: object) -> Code:
 
     @numba_njit
     def in_groups(images: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-        n, height, width, _ = images.shape
+        n = len(images)
         kh, kw, channels, new = kernel.shape
-        rows, columns = _fitting(geometry, height, width, kh, kw)
+        rows, columns = _placed(geometry, groups, images.shape, kernel.shape, _UNKNOWN)
         found = np.zeros((n, rows * columns, new), images.dtype)
         if channels == 1 and new == groups:
             for r in range(n):
@@ -148,9 +189,9 @@ def _convolution(op: Convolution, node: Apply, **kwargs: object) -> Code:
 
     @numba_njit
     def convolution(images: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-        n, height, width, _ = images.shape
+        n = len(images)
         kh, kw, channels, new = kernel.shape
-        rows, columns = _fitting(geometry, height, width, kh, kw)
+        rows, columns = _placed(geometry, groups, images.shape, kernel.shape, _UNKNOWN)
         matrix = np.ascontiguousarray(kernel).reshape((kh * kw * channels, new))
         pixels = np.empty((rows * columns, kh * kw * channels), images.dtype)
         found = np.empty((n, rows * columns, new), images.dtype)
@@ -168,6 +209,7 @@ def _by_images(op: ImageGradient, node: Apply, **kwargs: object) -> Code:
 
     @numba_njit
     def by_images(images: np.ndarray, kernel: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        _placed(geometry, groups, images.shape, kernel.shape, gradient.shape)
         found = np.zeros(images.shape, images.dtype)
         _spread_all(geometry, kernel, gradient, found)
         return found
@@ -176,6 +218,7 @@ def _by_images(op: ImageGradient, node: Apply, **kwargs: object) -> Code:
     def in_groups(images: np.ndarray, kernel: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         kh, kw, channels, new = kernel.shape
         n, rows, columns, _ = gradient.shape
+        _placed(geometry, groups, images.shape, kernel.shape, gradient.shape)
         found = np.zeros(images.shape, images.dtype)
         if channels == 1 and new == groups:
             for r in range(n):
@@ -201,14 +244,14 @@ def _transposed(op: TransposedConvolution, node: Apply, **kwargs: object) -> Cod
 
     @numba_njit
     def transposed(images: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-        n, rows, columns, _ = images.shape
-        kh, kw, channels, _ = kernel.shape
+        n, rows, columns, given = images.shape
+        kh, kw, channels, taken = kernel.shape
         down, right, by, along, top, bottom, left, after = geometry
         height = (rows - 1) * down + (kh - 1) * by + 1 - top - bottom + added[0]
         width = (columns - 1) * right + (kw - 1) * along + 1 - left - after + added[1]
-        if height < 1 or width < 1:
+        if height < 1 or width < 1 or given != taken:
             with numba.objmode():
-                _refuse_covered(geometry, (rows, columns), (kh, kw), added)
+                _refuse_covered(geometry, images.shape, kernel.shape, added)
         found = np.zeros((n, height, width, channels), images.dtype)
         _spread_all(geometry, kernel, images, found)
         return found
@@ -304,6 +347,7 @@ def _by_kernel(op: KernelGradient, node: Apply, **kwargs: object) -> Code:
     def in_groups(images: np.ndarray, kernel: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         kh, kw, channels, new = kernel.shape
         n, rows, columns, _ = gradient.shape
+        _placed(geometry, groups, images.shape, kernel.shape, gradient.shape)
         if channels == 1 and new == groups:
             whole = np.zeros((kh, kw, 1, new), images.dtype)
             for r in range(n):
@@ -326,6 +370,7 @@ def _by_kernel(op: KernelGradient, node: Apply, **kwargs: object) -> Code:
     def by_kernel(images: np.ndarray, kernel: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         kh, kw, channels, new = kernel.shape
         n, rows, columns, _ = gradient.shape
+        _placed(geometry, groups, images.shape, kernel.shape, gradient.shape)
         given = np.ascontiguousarray(gradient).reshape((n, rows * columns, new))
         pixels = np.empty((rows * columns, kh * kw * channels), images.dtype)
         found = np.zeros((kh * kw * channels, new), images.dtype)
@@ -381,6 +426,10 @@ def _pooling_gradient(op: PoolingGradient, node: Apply, **kwargs: object) -> Cod
         down, right, _, _, top, _, left, _ = geometry
         n, height, width, channels = images.shape
         rows, columns = _fitting(geometry, height, width, kh, kw)
+        result = (n, rows, columns, channels)
+        if pooled.shape != result or gradient.shape != result:
+            with numba.objmode():
+                _refuse_pooled(geometry, (kh, kw), images.shape, pooled.shape, gradient.shape)
         share = images.dtype.type(1) if largest else images.dtype.type(1 / (kh * kw))
         found = np.zeros(images.shape, images.dtype)
         taken = np.empty(channels, np.bool_)

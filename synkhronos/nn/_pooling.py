@@ -41,6 +41,17 @@ class _PoolingOp(Op):
         """The value of the padding."""
         return -np.inf if self.kind == "max" else 0.0
 
+    def check(self, images: tuple[int, ...], *pooled: tuple[int, ...]) -> None:
+        """Raise if arrays of these shapes do not fit together."""
+        self.windows.check(images[1:3], self.window)
+        result = (images[0], *self.windows.fitting(images[1:3], self.window), images[3])
+        for shape in pooled:
+            if shape != result:
+                raise ValueError(
+                    f"pooled images or a gradient have the shape {shape}, but the pooling of "
+                    f"images of {images} has {result}"
+                )
+
 
 class Pooling(_PoolingOp):
     """images -> images with one pixel for each window."""
@@ -80,6 +91,7 @@ class PoolingGradient(_PoolingOp):
     def perform(self, node: Apply, inputs: Arrays, output_storage: OutputStorageType) -> None:
         """Give each window's gradient to its first largest pixel, or divide it among all pixels."""
         images, pooled, gradient = inputs
+        self.check(images.shape, pooled.shape, gradient.shape)
         height, width = self.window
         shape = (*gradient.shape[:3], height, width, gradient.shape[3])
         if self.kind == "max":

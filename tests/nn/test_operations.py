@@ -333,6 +333,67 @@ def test_images_that_turn_out_too_small(mode: str, size: tuple[int, int]) -> Non
                 f(images, kernel, np.ones((2, 1, 1, 1)))
 
 
+def call_with(mode: str, wanted: Any, given: dict[Any, tuple[int, ...]]) -> np.ndarray:
+    """Call a function of arrays of ones, of shapes that its graph does not know."""
+    if mode == "JAX":
+        pytest.importorskip("jax")
+    f = pytensor.function([*given], wanted, mode=mode, on_unused_input="ignore")
+    return np.asarray(f(*map(np.ones, given.values())))
+
+
+DERIVED = ("images", "kernel")  # what a gradient is by
+FEW = [*itertools.product(MODES, ("result", *DERIVED), (1, 3)), ("NUMBA", "result", 1)]
+MANY = thorough(*[("NUMBA", *e) for e in itertools.product(("result", *DERIVED), (1, 3))][1:])
+
+
+@pytest.mark.parametrize(("mode", "what", "groups"), [*FEW, *MANY])
+def test_channels_that_turn_out_wrong(mode: str, what: str, groups: int) -> None:
+    """Machine code wrote behind its arrays; others computed with one channel in place of all."""
+    x, w = pt.dtensor4("x"), pt.tensor("w", dtype="float64", shape=(3, 3, None, None))
+    g = pt.dtensor4("g")
+    y: Any = nn.conv2d(x, w, groups=groups)
+    if what != "result":
+        y = pytensor.grad(None, {"images": x, "kernel": w}[what], known_grads={y: g})
+    kernel = (3, 3, 3 // groups, 3)
+    assert call_with(mode, y, {x: (2, 5, 5, 3), w: kernel, g: (2, 3, 3, 3)}).ndim == 4
+    for channels in (1, 4):
+        with pytest.raises(ValueError, match=f"{channels} channels, but the kernel takes"):
+            call_with(mode, y, {x: (2, 5, 5, channels), w: kernel, g: (2, 3, 3, 3)})
+    if groups > 1:
+        with pytest.raises(ValueError, match="4 new channels cannot be divided into 3 groups"):
+            call_with(mode, y, {x: (2, 5, 5, 3), w: (3, 3, 1, 4), g: (2, 3, 3, 4)})
+
+
+@pytest.mark.parametrize("mode", [*MODES, NUMBA])
+@pytest.mark.parametrize("what", DERIVED)
+def test_gradients_that_turn_out_to_have_another_shape(mode: str, what: str) -> None:
+    x, w = pt.dtensor4("x"), pt.tensor("w", dtype="float64", shape=(3, 3, None, None))
+    g = pt.dtensor4("g")
+    by = {"images": x, "kernel": w}[what]
+    found = pytensor.grad(None, by, known_grads={nn.conv2d(x, w): g})
+    for shape in [(1, 3, 3, 2), (2, 2, 3, 2), (2, 3, 4, 2), (2, 3, 3, 1)]:
+        with pytest.raises(ValueError, match="the gradient has the shape"):
+            call_with(mode, found, {x: (2, 5, 5, 3), w: (3, 3, 3, 2), g: shape})
+
+
+@pytest.mark.parametrize("mode", [*MODES, NUMBA])
+@pytest.mark.parametrize("pool", [nn.max_pool2d, nn.avg_pool2d])
+def test_gradients_of_pooling_that_turn_out_to_have_another_shape(mode: str, pool: Any) -> None:
+    x, g = pt.dtensor4("x"), pt.dtensor4("g")
+    found = pytensor.grad(None, x, known_grads={pool(x): g})
+    for shape in [(1, 2, 2, 3), (2, 1, 2, 3), (2, 2, 3, 3), (2, 2, 2, 1)]:
+        with pytest.raises(ValueError, match="a gradient have the shape"):
+            call_with(mode, found, {x: (2, 4, 4, 3), g: shape})
+
+
+@pytest.mark.parametrize("mode", [*MODES, NUMBA])
+def test_channels_of_a_transposed_convolution_that_turn_out_wrong(mode: str) -> None:
+    x = pt.dtensor4("x")
+    y = nn.conv_transpose2d(x, np.ones((2, 2, 3, 2)))
+    with pytest.raises(ValueError, match="4 channels, but the kernel takes 3"):
+        call_with(mode, y, {x: (2, 5, 5, 4)})
+
+
 @pytest.mark.parametrize("mode", [*MODES, NUMBA])
 def test_padding_that_turns_out_to_leave_nothing(mode: str) -> None:
     if mode == "JAX":
