@@ -716,7 +716,7 @@ def _value(entry: Entry, value: object, what: str) -> np.ndarray:
         )
     try:
         plain = (
-            np.asarray(value)
+            value.readable
             if isinstance(value, Data)
             else aligned(as_literal(value, np.dtype(kind.dtype)))
         )

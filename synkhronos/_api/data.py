@@ -10,7 +10,7 @@
 # * Unless it maps a file, `_view` is the begin of `_memory`, in its shape. Growth takes other
 #   memory, and the old one lives as long as a view of the user's.
 # * On several nodes each write has to be noted by `wrote`, or the other nodes keep the old value.
-#   So the array that users get is read-only there.
+#   So all views that users get are read-only there.
 # * A value is checked and converted before anything is replaced: an error leaves the Data as they
 #   were.
 
@@ -43,8 +43,9 @@ class _ReadOnly(np.ndarray):
     def __setitem__(self, key: Any, value: object) -> None:
         if not self.flags.writeable:
             raise InputError(
-                "d.data is read-only in a group of several nodes, which would not see the change: "
-                "write d[...] = value, or d.set_value(value)"
+                "d.data is read-only in a group of several nodes, and so are d[i] and "
+                "np.asarray(d): the other nodes would not see the change. Write d[...] = value, or "
+                "d.set_value(value)"
             )
         super().__setitem__(key, value)
 
@@ -103,8 +104,8 @@ class Data:
     def data(self) -> np.ndarray:
         """The array itself, a view of shared memory; write to it in place.
 
-        In a group of several nodes it is read-only: write with ``d[...] = value`` or `set_value`,
-        which send the values to the other nodes.
+        In a group of several nodes it is read-only, as are ``d[i]`` and ``np.asarray(d)``: write
+        with ``d[...] = value`` or `set_value`, which send the values to the other nodes.
         """
         if self.group.arena.tracks_changes:
             return self._view.view(_ReadOnly)
@@ -148,7 +149,9 @@ class Data:
         return len(self._view)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._view[key]
+        found = self.data[key]
+        is_copy = isinstance(found, _ReadOnly) and found.flags.writeable
+        return np.asarray(found) if is_copy else found
 
     def __setitem__(self, key: Any, value: object) -> None:
         if self.group.arena.tracks_changes and isinstance(self._ref, FileRef):
@@ -165,6 +168,11 @@ class Data:
         """The array itself; call `wrote` after each write."""
         return self._view
 
+    @property
+    def readable(self) -> np.ndarray:
+        """The whole array, for functions: of one that is read-only, numba compiles them anew."""
+        return np.asarray(self._view)
+
     def wrote(self, key: object = ...) -> None:
         """Note a write to `writable`: the next command sends these elements to the other nodes."""
         arena = self.group.arena
@@ -172,7 +180,7 @@ class Data:
             arena.mark_dirty(_written(self._view, key))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self._view, dtype=dtype, copy=copy)
+        return np.array(self.data, dtype=dtype, copy=copy)
 
     def __deepcopy__(self, memo: object) -> Data:
         self.group.check("copy.deepcopy of Data")

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
@@ -300,8 +299,7 @@ class Function(ProcessBound, Advised):
         """
         function = self._function
         values = [
-            np.asarray(v) if isinstance(v, Data) else v
-            for v in function.arguments.bind(args, kwargs)
+            v.readable if isinstance(v, Data) else v for v in function.arguments.bind(args, kwargs)
         ]
         if self._serial is None:
             with function.telling():

@@ -117,6 +117,11 @@ class ScatteredData(Data):
     def __len__(self) -> int:
         return self._shape[0]
 
+    @property
+    def readable(self) -> np.ndarray:
+        """Raise InputError: no member has all rows."""
+        self._refuse("to have it whole")
+
     def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
         self._refuse("to have it whole")
 

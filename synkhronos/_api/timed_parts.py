@@ -12,6 +12,7 @@ import pytensor
 from pytensor.compile.mode import get_default_mode, predefined_modes
 
 from synkhronos._api.advice import PARTS, ROUND_SECONDS, Timing, seconds_of, seconds_of_parts
+from synkhronos._api.data import Data
 from synkhronos._api.group_function import GroupFunction
 from synkhronos._api.request import Request
 from synkhronos._engine.commands.call import BIG_BYTES
@@ -36,8 +37,8 @@ class TimedParts:
         given = arguments.bind(asked.args, asked.kwargs)
         # the rows of the call; None if its inputs are not scattered
         self._selection, self.rows = arguments.select(given, asked.batch)
-        self._given = [np.asarray(v) if hasattr(v, "ref") else v for v in given]
-        self._copied = [i for i in self._selection if not hasattr(given[i], "ref")]
+        self._given = [v.readable if isinstance(v, Data) else v for v in given]
+        self._copied = [i for i in self._selection if not isinstance(given[i], Data)]
         self._sliceables = [s.container.storage[0] for s in self._recipe.sliceables]
         if self._sliceables and group.size > 1:
             raise InputError(

@@ -27,7 +27,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytensor
 from pytensor.compile.io import In
 from pytensor.compile.sharedvalue import SharedVariable
@@ -317,7 +316,7 @@ def make_train_function_pytensor(
     def train(*data: Any, batch: Any = None, **named: object) -> Any:
         """Make one step."""
         data, named, batch = arranged(data, named, batch, n + len(bcast_inputs), aliases)
-        values = [np.asarray(v) if isinstance(v, Data) else v for v in data]
+        values = [v.readable if isinstance(v, Data) else v for v in data]
         if batch is not None:
             rows = select(batch, len(values[0]))
             picked = rows.rows if isinstance(rows, Picks) else slice(rows.start, rows.stop)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytensor.tensor as pt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -98,6 +99,40 @@ def test_a_file_is_not_written(telling: synk.Group, tmp_path: Path) -> None:
     d.set_value(np.array(mapped))
     assert told(telling, d, 2, 1.0) == [(80, 120)]
     del d, mapped
+
+
+def test_views_are_read_only(telling: synk.Group) -> None:
+    """A write through one would not reach the other nodes."""
+    d = synk.data(np.arange(12.0).reshape(4, 3))
+    for view in (d.data, d[1], d[1:3], d[..., 0], *d):
+        with pytest.raises(synk.InputError, match=r"read-only .* Write d\[...\] = value"):
+            view[0] = 9.0
+    for array in (np.asarray(d), np.array(d, copy=False)):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 9.0
+    np.testing.assert_array_equal(d, np.arange(12.0).reshape(4, 3))
+
+
+def test_copies_can_be_written(telling: synk.Group) -> None:
+    d = synk.data(np.arange(12.0).reshape(4, 3))
+    for copy in (d[[1, 2]], d[d[:] > 5], np.array(d), np.asarray(d, "float32")):
+        assert type(copy) is np.ndarray
+        copy[0] = -1.0
+    assert d.data.min() == 0
+
+
+def test_functions_get_arrays_that_numba_knows(
+    telling: synk.Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a read-only array numba would compile the function anew."""
+    x = pt.vector("x", dtype="float64")
+    f = synk.function([x], x.sum(), mode="FAST_COMPILE")
+    assert f.as_pytensor(np.ones(2)) == 2
+    seen: list[Any] = []
+    monkeypatch.setattr(f, "_serial", lambda values: seen.extend(values) or [np.array(5.0)])
+    f.as_pytensor(synk.data(np.arange(3.0)))
+    assert seen[0].flags.writeable
+    assert type(seen[0]) is np.ndarray
 
 
 SHAPE = (5, 4, 3)

@@ -214,7 +214,7 @@ class InstalledStep:
             np.asarray(value, place.type.dtype)
             for value, (_, _, place) in zip(partials, goal.partials, strict=True)
         ]
-        values = [np.asarray(v) if isinstance(v, Data) else v for v in given]
+        values = [v.readable if isinstance(v, Data) else v for v in given]
         found: list[np.ndarray] = self._finish(*typed, *reduced, *values)
         return found
 
@@ -289,7 +289,7 @@ class InstalledStep:
             else:
                 given = given or self.function.arguments.bind(args, kwargs)
                 value = given[self.function.plan.inputs.index(leaf)]
-                value = np.asarray(value) if isinstance(value, Data) else value
+                value = value.readable if isinstance(value, Data) else value
             set_scalar(self.kept.leaves[i], value, self.group.arena)
 
     def install(

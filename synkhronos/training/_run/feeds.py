@@ -90,7 +90,7 @@ class Feed(Rows):
             if self._words is not None:
                 self.fixed += (self._words.all,)
         elif order is not None:
-            sources = [np.asarray(v) if isinstance(v, Data) else v for v in given]
+            sources = [v.readable if isinstance(v, Data) else v for v in given]
             self._loader = Loader(sources, self.batches, prefetch=order.prefetch, read=order.read)
         return self
 
