@@ -8,7 +8,8 @@ metric treat them as they treat any others, and the copy of the model in a membe
 #
 # * The user's model is read, and never changed before `store`. A copy computes, made of the model's
 #   text in each member.
-# * Equal texts are equal models: operations compare by `KerasModel`, and a process makes each once.
+# * Equal texts, of equal classes of the user, are equal models: operations compare by `KerasModel`,
+#   and a process makes each once.
 # * The copy holds no values that count. Weights and state are inputs of each operation, and no
 #   state comes back. A model whose state training changes is refused, but for seeds of random
 #   numbers.
@@ -19,13 +20,14 @@ metric treat them as they treat any others, and the copy of the model in a membe
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -158,8 +160,7 @@ def from_keras(
     kept = [v for v in model.non_trainable_variables if id(v) not in _seeds(model)]
     text = _text(keras, model)
     compared = json.dumps(keras.saving.serialize_keras_object(found))
-    known = keras.saving.get_custom_objects().items()
-    custom = {name: each for name, each in known if f'"{name}"' in text + compared}
+    custom = _custom(keras, model, found, text + compared)
     source = KerasModel(text, compared, len(given), bool(_seeds(model)), reduction == "sum", custom)
     made = source.made()
     if _shapes(made.model) != _shapes(model):
@@ -214,7 +215,8 @@ class KerasModel:
     summed : bool
         Whether the loss of a row is the sum of its entries, or their mean.
     custom : dict
-        Registered classes and functions, by their names.
+        Registered classes and functions, by their names. A name may come to mean another one, as
+        where the cell of a notebook is edited and run again.
     """
 
     text: str
@@ -222,7 +224,7 @@ class KerasModel:
     inputs: int
     random: bool
     summed: bool
-    custom: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
+    custom: dict[str, object] = field(default_factory=dict, hash=False, repr=False)
 
     def made(self) -> SimpleNamespace:
         """The model and its loss in this process, made once."""
@@ -239,10 +241,10 @@ class KerasModel:
 @functools.lru_cache(maxsize=8)
 def _made(source: KerasModel) -> SimpleNamespace:
     keras = _on_jax()
-    how = {"custom_objects": source.custom}
     try:
-        model = keras.saving.deserialize_keras_object(json.loads(source.text), **how)
-        loss = keras.saving.deserialize_keras_object(json.loads(source.loss), **how)
+        with _registered(keras, source.custom):
+            model = keras.saving.deserialize_keras_object(json.loads(source.text))
+            loss = keras.saving.deserialize_keras_object(json.loads(source.loss))
     except (TypeError, ValueError) as exc:
         raise InputError(
             f"from_keras: Keras cannot make the model or its loss from the config ({exc}): "
@@ -253,6 +255,28 @@ def _made(source: KerasModel) -> SimpleNamespace:
     seeds = _seeds(model)
     places = [id(v) in seeds for v in model.non_trainable_variables]
     return SimpleNamespace(model=model, loss=loss, places=places)
+
+
+def _custom(keras: ModuleType, model: object, loss: Any, text: str) -> dict[str, object]:
+    """The registered classes and functions in a text, first those that model and loss are of."""
+    layers = KERAS.of(model, "_flatten_layers")()
+    used = [*map(type, layers), loss if isinstance(loss, FunctionType) else type(loss)]
+    named = {keras.saving.get_registered_name(each): each for each in used}
+    known = keras.saving.get_custom_objects().items()
+    return {name: named.get(name, each) for name, each in known if f'"{name}"' in text}
+
+
+@contextlib.contextmanager
+def _registered(keras: ModuleType, custom: dict[str, object]) -> Iterator[None]:
+    """Let Keras find these by their names, whatever else has the names by now."""
+    known = keras.saving.get_custom_objects()
+    before = dict(known)
+    known.update(custom)
+    try:
+        yield
+    finally:
+        known.clear()
+        known.update(before)
 
 
 def _rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import pickle
@@ -289,6 +290,40 @@ def test_models_travel_as_text(keras: Any) -> None:
     ops = [n.outputs.owner.op for n in (net, other)]
     assert ops[0] == ops[1] == pickle.loads(pickle.dumps(ops[0]))
     assert ops[0] != interop.from_keras(mlp(keras, units=7), cross_entropy(keras)).outputs.owner.op
+
+
+def scaled(keras: Any, factor: float) -> interop.KerasNet:
+    """A net of a layer and a loss whose names are the same for any factor, as in a notebook."""
+
+    @keras.saving.register_keras_serializable("tests")
+    class Scaled(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return inputs * factor
+
+    @keras.saving.register_keras_serializable("tests")
+    def off(y: Any, scores: Any) -> Any:
+        return factor * keras.ops.abs(y - scores)
+
+    return interop.from_keras(mlp(keras, Scaled(name="scaled")), off)
+
+
+def test_a_layer_and_a_loss_that_are_defined_again(keras: Any) -> None:
+    """Each net computes by the code of its own, also after its copy was made anew."""
+    nets = [scaled(keras, factor) for factor in (1.0, 3.0)]
+    sources = [net.outputs.owner.op.model for net in nets]
+    assert sources[0] != sources[1]
+    assert sources[0].text == sources[1].text
+    registered = dict(keras.saving.get_custom_objects())
+    for again in range(2):
+        for net, source, factor in zip(nets, sources, (1.0, 3.0), strict=True):
+            weights = [p.get_value() for p in net.params]
+            found = np.asarray(source.function("scores")(ROWS, *weights))
+            np.testing.assert_allclose(found, net.model(ROWS), rtol=1e-5, atol=1e-6)
+            losses = source.function("plain losses")(ROWS, found + 1, *weights)
+            np.testing.assert_allclose(losses, factor, rtol=1e-5)
+        if not again:
+            importlib.import_module("synkhronos.interop._keras")._made.cache_clear()
+    assert keras.saving.get_custom_objects() == registered
 
 
 def test_another_backend_is_refused(keras: Any, monkeypatch: pytest.MonkeyPatch) -> None:
