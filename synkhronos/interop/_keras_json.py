@@ -45,14 +45,20 @@ _NAMES = {
     "W_constraint": "kernel_constraint",
     "b_constraint": "bias_constraint",
 }
+_OF_EMBEDDINGS = {
+    "init": "embeddings_initializer",
+    "W_regularizer": "embeddings_regularizer",
+    "W_constraint": "embeddings_constraint",
+}
 _WITH_UNITS = ("Dense", "LSTM", "GRU", "SimpleRNN")
 _INITIALIZERS = {"zero": "zeros", "one": "ones", "uniform": "random_uniform"}
 _INITIALIZERS |= {"normal": "random_normal"}
+_FORGET = {"one": True, "ones": True, "zero": False, "zeros": False}
 _FORMATS = {"th": "channels_first", "tf": "channels_last"}
 # what says nothing of the result, or is a part of the input
 _LEFT_OUT = (
     *("batch_input_shape", "input_shape", "input_dtype", "input_length", "consume_less"),
-    *("implementation", "ragged", "time_major"),
+    *("implementation", "ragged"),
 )
 
 
@@ -88,6 +94,7 @@ def model_of(keras: ModuleType, path: Any) -> Any:
 
 def _older(keras: ModuleType, table: Layer) -> Any:
     """The model of Keras 1 or 2."""
+    keras.saving.register_keras_serializable("synkhronos", "hard_sigmoid_of_keras_2")(hard_sigmoid)
     config = table["config"]
     layers = config if isinstance(config, list) else config["layers"]
     if table["class_name"] == "Sequential":
@@ -145,23 +152,44 @@ def _layer(keras: ModuleType, each: Layer) -> Any:
 def _options(kind: str, config: Layer) -> dict[str, object]:
     """The arguments of a layer, by the names of Keras 3."""
     given = {k: v for k, v in config.items() if k not in _LEFT_OUT}
-    if kind != "Embedding":
+    names = _NAMES
+    if kind == "Embedding":
+        names = _NAMES | _OF_EMBEDDINGS
+        if not given.get("dropout"):
+            given.pop("dropout", None)
+    else:
         given.pop("input_dim", None)
+    if not given.get("time_major"):
+        given.pop("time_major", None)
     if "output_dim" in given and kind in _WITH_UNITS:
         given["units"] = given.pop("output_dim")
     if "nb_row" in given:
         given["kernel_size"] = [given.pop("nb_row"), given.pop("nb_col")]
     if "dim_ordering" in given:
         given["data_format"] = _FORMATS.get(given.pop("dim_ordering"))
-    found = {_NAMES.get(name, name): value for name, value in given.items()}
+    found = {names.get(name, name): value for name, value in given.items()}
+    if kind == "GRU":
+        found.setdefault("reset_after", False)  # Keras 3 takes True
+    if "forget_bias_init" in found:
+        drawn = found.pop("forget_bias_init")
+        if drawn not in _FORGET:
+            raise ValueError(f"forget_bias_init is {drawn!r}, and Keras 3 knows one and zero")
+        found["unit_forget_bias"] = _FORGET[drawn]
     if isinstance(found.get("axis"), list) and len(found["axis"]) == 1:
         found["axis"] = found["axis"][0]
     for name, value in found.items():
+        if name in ("activation", "recurrent_activation") and value == "hard_sigmoid":
+            found[name] = hard_sigmoid
         if name.endswith("_initializer") and isinstance(value, str):
             found[name] = _INITIALIZERS.get(value, value)
         if name.endswith("_regularizer") and isinstance(value, dict) and "name" in value:
             found[name] = _regularizer(value)
     return found
+
+
+def hard_sigmoid(x: Any) -> Any:
+    """The function of this name in Keras 1 and 2; that of Keras 3 has a slope of 1/6."""
+    return (0.2 * x + 0.5).clip(0, 1)
 
 
 def _regularizer(value: Mapping[str, object]) -> dict[str, object]:

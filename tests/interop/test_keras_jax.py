@@ -464,6 +464,59 @@ def test_models_from_the_json_of_keras_1(keras: ModuleType, tmp_path: Path) -> N
     assert net.inputs[1].type.ndim == 2
 
 
+def recurrent(**options: Any) -> dict[str, Any]:
+    """A model of Keras 1 with options of its recurrent and embedding layers."""
+    given = {"init": "uniform", "W_regularizer": {"name": "WeightRegularizer", "l2": 0.5}}
+    words = {"batch_input_shape": [None, 5], "input_dim": 9, "output_dim": 4, "dropout": 0.0}
+    states = {"output_dim": 3, "init": "glorot_uniform", "inner_init": "orthogonal"}
+    states |= {"activation": "tanh", "inner_activation": "hard_sigmoid", "consume_less": "cpu"}
+    layers: list[tuple[str, dict[str, Any]]] = [
+        ("Embedding", {**given, **words, "W_constraint": None, "mask_zero": False}),
+        ("GRU", {**states, "return_sequences": True}),
+        ("LSTM", {**states, "forget_bias_init": "one"}),
+        ("Dense", {"output_dim": 2, "activation": "hard_sigmoid"}),
+    ]
+    config = [
+        {"class_name": kind, "config": {**each, "name": kind.lower(), **options.get(kind, {})}}
+        for kind, each in layers
+    ]
+    return {"class_name": "Sequential", "config": config, "keras_version": "1.2.2"}
+
+
+def test_recurrent_layers_of_keras_1(keras: Any, tmp_path: Path) -> None:
+    """The recurrence, the activation and the arguments are those of Keras 1, not of Keras 3."""
+    net = interop.from_keras(written(tmp_path, recurrent()), "mse")
+    embedding, gru, lstm, dense = net.model.layers
+    assert embedding.embeddings_regularizer.l2 == pytest.approx(0.5)
+    assert type(embedding.embeddings_initializer).__name__ == "RandomUniform"
+    assert not gru.reset_after
+    assert lstm.unit_forget_bias
+    at = np.linspace(-4, 4, 33, dtype="float32")
+    for activation in (gru.recurrent_activation, lstm.recurrent_activation, dense.activation):
+        np.testing.assert_allclose(activation(at), np.clip(0.2 * at + 0.5, 0, 1), atol=1e-6)
+    source, words = net.outputs.owner.op.model, np.arange(10).reshape(2, 5)
+    weights = [v.get_value() for v in (*net.params, *net.state)]
+    found = source.function("scores")(words, *weights)  # of the model's text
+    np.testing.assert_allclose(found, net.model(words), rtol=1e-5, atol=1e-6)
+    assert not net.model.layers[1].from_config(gru.get_config()).reset_after
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "message"),
+    [
+        ("LSTM", {"forget_bias_init": "uniform"}, "forget_bias_init is 'uniform'"),
+        ("LSTM", {"time_major": True}, "time_major"),
+        ("Embedding", {"dropout": 0.5}, "dropout"),
+    ],
+)
+def test_options_that_keras_3_does_not_have(
+    keras: Any, tmp_path: Path, kind: str, option: dict[str, Any], message: str
+) -> None:
+    path = written(tmp_path, recurrent(**{kind: option}))
+    with pytest.raises(synk.InputError, match=message):
+        interop.from_keras(path, "mse")
+
+
 @pytest.mark.parametrize("functional", [False, True])
 def test_models_from_the_json_of_keras_2(
     keras: ModuleType, tmp_path: Path, functional: bool
