@@ -151,7 +151,7 @@ def scatter(
         found = operands(shared_vars, "scatter")
         if values is None:
             values = None if found.single else [None] * len(found.entries)
-        arrays = _values(found, values, own=True)
+        arrays = _values(found, values, own=True, rows=True)
         flat = [e.label for e, a in zip(found.entries, arrays, strict=True) if not a.ndim]
         if flat:
             raise InputError(f"scatter: the values of {flat} are 0-d, and have no rows to divide")
@@ -491,7 +491,7 @@ def set_value(
     with reserved("set_value", timeout):
         rank = _check_rank(current("synk.set_value"), rank)
         found = operands(shared_vars, "set_value")
-        arrays = _values(found, values)
+        arrays = _values(found, values, rows=batch is not None)
         if batch is not None:
             flat = [e.label for e, a in zip(found.entries, arrays, strict=True) if not a.ndim]
             if flat:
@@ -499,6 +499,8 @@ def set_value(
                     f"set_value: batch={shown(batch)} selects rows, and {flat} are 0-d"
                 )
             arrays = [_chosen(a, select(batch, len(a))) for a in arrays]
+            for entry, array in zip(found.entries, arrays, strict=True):
+                _check_lengths([entry], "set_value", {len(array)})
         found.run(commands.SetValue, rank, master_input=arrays)
 
 
@@ -688,12 +690,17 @@ def _check_lengths(entries: Sequence[Entry], what: str, lengths: set[int] | None
         if kind.ndim and kind.shape[0] is not None and lengths != {kind.shape[0]}:
             raise InputError(
                 f"{what}: the type of {entry.label} fixes its length at {kind.shape[0]}, and "
-                "the members would get other lengths: make it without a shape"
+                "members would get another length: make it without a shape"
             )
 
 
-def _values(found: Operands, values: object, own: bool = False) -> list[np.ndarray]:
-    """One array for each variable, of its dtype and ndim; `own`: None is the master's own value."""
+def _values(
+    found: Operands, values: object, own: bool = False, rows: bool = False
+) -> list[np.ndarray]:
+    """One array for each variable, of its dtype and shape; `own`: None is the master's own value.
+
+    `rows`: members get rows of it, so it may have another length than the type fixes.
+    """
     what, n = found.what, len(found.entries)
     if found.single or (n == 1 and not isinstance(values, list | tuple)):
         values = [values]
@@ -702,25 +709,23 @@ def _values(found: Operands, values: object, own: bool = False) -> list[np.ndarr
     if len(values) != n:
         raise InputError(f"{what}: {n} variables and {len(values)} values")
     return [
-        _value(e, e.storage[0] if own and v is None else v, what)
+        _value(e, e.storage[0] if own and v is None else v, what, rows)
         for e, v in zip(found.entries, values, strict=True)
     ]
 
 
-def _value(entry: Entry, value: object, what: str) -> np.ndarray:
+def _value(entry: Entry, value: object, what: str, rows: bool) -> np.ndarray:
     kind = tensor_type(entry.variable)
+    if rows and kind.ndim:
+        kind = kind.clone(shape=(None, *kind.shape[1:]))
     if value is None:
         raise InputTypeError(
             f"{what}: the value of {entry.label} is None: give an array. To give all members the "
             f"master's own value, synk.broadcast({entry.label})"
         )
     try:
-        plain = (
-            value.readable
-            if isinstance(value, Data)
-            else aligned(as_literal(value, np.dtype(kind.dtype)))
-        )
-        found = kind.filter(plain, allow_downcast=None)
+        given = value.readable if isinstance(value, Data) else as_literal(value, kind.numpy_dtype)
+        found = kind.filter(aligned(given), allow_downcast=None)
     except (TypeError, ValueError, AttributeError) as exc:
         raise InputTypeError(
             f"{what}: {entry.label} is {kind}, found {shown(value)}: {why_unusable(value) or exc}"

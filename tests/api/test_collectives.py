@@ -774,11 +774,16 @@ def test_values_after_the_end_are_the_users_own(size: int, length: int) -> None:
     [
         lambda s: synk.broadcast(s, np.ones(3)),
         lambda s: synk.set_value(1, s, np.ones(5)),
+        lambda s: synk.set_value(1, s, np.ones(4), batch=[0, 1]),
         lambda s: synk.scatter(s, np.ones(4)),
+        lambda s: synk.scatter(s, np.ones(8), batch=6),
         lambda s: synk.all_gather(s),
         lambda s: synk.reduce_scatter(s, "sum"),
     ],
-    ids=["broadcast", "set_value", "scatter", "all_gather", "reduce_scatter"],
+    ids=[
+        *("broadcast", "set_value", "set_value of rows", "scatter", "scatter of rows"),
+        *("all_gather", "reduce_scatter"),
+    ],
 )
 def test_static_shapes_are_kept(group2: synk.Group, act: Callable[[Any], Any]) -> None:
     """S60: a variable declared with a shape never gets a value of another one."""
@@ -786,6 +791,18 @@ def test_static_shapes_are_kept(group2: synk.Group, act: Callable[[Any], Any]) -
     with pytest.raises(synk.InputError):
         act(s)
     assert synk.get_shapes(s) == [(4,), (4,)]
+
+
+def test_rows_that_fit_a_static_shape(group2: synk.Group) -> None:
+    """The rows have to fit, not the array that they are chosen from, or divided from."""
+    s = pytensor.shared(np.zeros(4), shape=(4,), name="s")
+    rows = np.arange(8.0)
+    synk.set_value(1, s, rows, batch=[7, 1, 1, 0])
+    same(synk.get_value(1, s), rows[[7, 1, 1, 0]])
+    synk.scatter(s, rows)
+    same(synk.gather(s, nd_up=0), rows)
+    synk.scatter(s, np.arange(9.0), batch=slice(None, 0, -1))
+    same(synk.gather(s, nd_up=0), np.arange(8.0, 0, -1))
 
 
 def test_generators_are_broadcast_and_nothing_else(group2: synk.Group) -> None:
