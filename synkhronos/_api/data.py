@@ -413,10 +413,10 @@ def as_literal(given: object, dtype: np.dtype) -> np.ndarray:
         raise InputTypeError(f"a ragged list is not an array ({exc})") from None
     if not isinstance(given, int | float | complex | list | tuple):
         return value
-    if value.dtype.kind in "iu" and dtype.kind in "fc":
-        return value.astype(dtype)
-    if value.dtype.kind in "fc" and dtype.kind in "fc" and not np.can_cast(value.dtype, dtype):
-        return value.astype(dtype) if value.dtype.kind == dtype.kind else value
+    if dtype.kind in "fc" and value.dtype.kind in "iuf" + dtype.kind:
+        with np.errstate(over="ignore"):
+            cast = value.astype(dtype)
+        return value if (np.isinf(cast) & ~np.isinf(value)).any() else cast
     if value.dtype.kind in "iu" and dtype.kind in "iu" and value.size:
         limits = np.iinfo(dtype)
         if limits.min <= value.min() and value.max() <= limits.max:

@@ -166,6 +166,33 @@ def test_condition_data_is_a_dry_run(group2: synk.Group) -> None:
     assert not np.shares_memory(d.data, found)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "given"),
+    [
+        ("float32", [1.0, 1e300]),
+        ("float32", -1e39),
+        ("float16", [70_000]),
+        ("complex64", [1e300j]),
+        ("complex64", [complex(np.nan, -1e39)]),
+    ],
+)
+def test_numbers_that_would_become_infinite(group2: synk.Group, dtype: str, given: Any) -> None:
+    """A literal takes the dtype only if it fits; one that is infinite or NaN fits."""
+    d = synk.data(dtype=dtype, ndim=np.ndim(given))
+    s = pytensor.shared(np.zeros(np.shape(given), dtype), name="s")
+    for act in (
+        lambda: synk.data(given, dtype=dtype),
+        lambda: d.set_value(given),
+        lambda: synk.set_value(1, s, given),
+    ):
+        with pytest.raises(synk.InputTypeError, match=dtype):
+            act()
+    assert not np.any(d)
+    assert not np.any(synk.get_value(1, s))
+    d.set_value(np.full(np.shape(given), -np.inf).tolist())
+    assert np.isinf(d).all()
+
+
 LAYOUTS = ["strided", "reversed", "Fortran", "read-only", "big-endian", "unaligned"]
 
 
