@@ -32,6 +32,7 @@ from synkhronos._host import files
 from synkhronos.training import sources
 from synkhronos.training._from_config.functions import called, function_of
 from synkhronos.training.config import Config, Data
+from synkhronos.training.sources._files import not_labels
 from synkhronos.training.sources._images import class_names
 from synkhronos.training.sources._lines import CSV
 
@@ -221,8 +222,7 @@ def _from_zero(labels: Any, data: Data) -> object:
 
 
 def _less(first: int, classes: int | None, labels: np.ndarray) -> np.ndarray:
-    last = np.inf if classes is None else first + classes - 1
-    wrong = labels[(labels < first) | (labels > last)]
+    wrong = labels[not_labels(labels, first, np.inf if classes is None else first + classes)]
     if wrong.size:
         raise SourceError(f"data.first_label: a label is {wrong[0]}, and the first class {first}")
     return labels - labels.dtype.type(first)
@@ -374,7 +374,7 @@ def _format_of(paths: Any) -> str:
     if not flat:
         raise InputError("found [], give a path or a list of paths")
     name = flat[0]
-    if name.endswith(".list"):
+    if name.lower().endswith(".list"):
         try:
             lines = files.read_text(name, most=None).split("\n")
         except (OSError, UnicodeDecodeError) as exc:

@@ -334,7 +334,7 @@ class FileSource:
         if self._options.check and self.dtype.kind in "fc":
             self._refuse(rows, np.isnan(out), out, "NaN", "")
         if self._options.classes is not None:
-            wrong = (out < 0) | (out >= self._options.classes)
+            wrong = not_labels(out, 0, self._options.classes)
             self._refuse(
                 rows, wrong, out, "a label out of range", f" (classes={self._options.classes})"
             )
@@ -509,6 +509,12 @@ def check_listed(rows: int, texts: int, stored: int) -> None:
 
 
 _MOST_BLOCKS = 1 << 22  # 1 TB in blocks of 256 KB; a list of them takes some 150 MB
+
+
+def not_labels(values: np.ndarray, first: int, stop: float) -> np.ndarray:
+    """Which values are not integers from `first` up to `stop`; NaN is none."""
+    wrong = ~((values >= first) & (values < stop))
+    return wrong | (values != np.floor(values)) if values.dtype.kind == "f" else wrong
 
 
 def even_blocks(

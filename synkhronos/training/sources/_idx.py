@@ -217,7 +217,7 @@ def _unpacked(packed: bytes) -> bytes:
 
 
 def _zipped(path: files.Name) -> bool:
-    return os.fspath(path).endswith(".gz")
+    return os.fspath(path).lower().endswith(".gz")
 
 
 def _header(raw: bytes) -> tuple[np.dtype, tuple[int, ...], int]:

@@ -154,7 +154,8 @@ def _pieces(path: str) -> Iterator[bytes]:
     No piece ends with a carriage return, of which the next might have the line feed.
     """
     waiting = blank = b""
-    with files.reading(path) as file, _unpacked(path, file) as stream:
+    plain = path.lower()
+    with files.reading(path) as file, _unpacked(plain, file) as stream:
         found = stream.read(_BLOCK).removeprefix(_MARK)
         read = len(found)
         while found:
@@ -168,18 +169,18 @@ def _pieces(path: str) -> Iterator[bytes]:
             blank = (blank + found[len(body) :])[:_BLANK]
             found = stream.read(_BLOCK)
             read += len(found)
-            if path.endswith((".gz", ".zst")):
+            if plain.endswith((".gz", ".zst")):
                 check_stored(read, file.tell())
     if waiting:
         yield waiting + b"\n"
 
 
 @contextlib.contextmanager
-def _unpacked(path: str, file: IO[bytes]) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    if path.endswith(".gz"):
+def _unpacked(plain: str, file: IO[bytes]) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    if plain.endswith(".gz"):
         with gzip.GzipFile(fileobj=file) as stream:
             yield stream
-    elif path.endswith(".zst"):
+    elif plain.endswith(".zst"):
         with arrow().CompressedInputStream(arrow().PythonFile(file, "r"), "zstd") as stream:
             yield stream
     else:

@@ -43,7 +43,7 @@ def listed(what: str, paths: Any, endings: tuple[str, ...] = ()) -> tuple[str, .
         if not isinstance(each, str | os.PathLike):
             raise InputTypeError(f"{what}: {shown(each)} is not a path")
         path = os.fspath(each)
-        for name in _lines(what, path) if path.endswith(".list") else [path]:
+        for name in _lines(what, path) if path.lower().endswith(".list") else [path]:
             found += _parts(what, name, endings) if endings and os.path.isdir(name) else [name]
     if not found:
         raise InputError(f"{what}: {shown(paths)} names no file")

@@ -74,6 +74,8 @@ SPELLINGS: dict[str, tuple[bytes, str, dict[str, Any]]] = {
     ),
     "gzip": (gzip.compress(TABLE.encode()), "a.csv.gz", {}),
     "zstd": (bytes(pa.compress(TABLE.encode(), "zstd", asbytes=True)), "a.csv.zst", {}),
+    "GZIP": (gzip.compress(TABLE.encode()), "A.CSV.GZ", {}),
+    "ZSTD": (bytes(pa.compress(TABLE.encode(), "zstd", asbytes=True)), "A.Csv.Zst", {}),
     "tabs, gzip": (gzip.compress(TABLE.replace(",", "\t").encode()), "a.tsv.gz", {}),
     "quotes": (
         b'"a","b","c","kind"\n"1","0.5",True,"rose"\n-2,3,"False",iris\n3,4e2,True,rose\n',

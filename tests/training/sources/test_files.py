@@ -457,6 +457,26 @@ def test_labels_out_of_range_are_found(kind: str, tmp_path: Path) -> None:
         read(paths, classes=5)[:]
 
 
+def test_packed_files_with_names_in_capitals(tmp_path: Path) -> None:
+    """Whatever writes them; also the list that names them."""
+    path = tmp_path / "LABELS.IDX.GZ"
+    make_idx(tmp_path / "labels.gz", Y)
+    (tmp_path / "labels.gz").rename(path)
+    (tmp_path / "ALL.LIST").write_text(f"{path.name}\n")
+    for name in (path, tmp_path / "ALL.LIST"):
+        np.testing.assert_array_equal(sources.idx(name)[:], Y)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 1.5, -0.5, 3.0])
+def test_numbers_that_are_no_labels(wrong: float, tmp_path: Path) -> None:
+    """NaN is neither below the range nor above it."""
+    path = tmp_path / "labels.npy"
+    np.save(path, np.array([0.0, 2.0, wrong], "float32"))
+    with pytest.raises(synk.SourceError, match=r"row 2 of the source\) has a label out of range"):
+        sources.npy(path, classes=3)[:]
+    np.testing.assert_array_equal(sources.npy(path)[:2], [0, 2])
+
+
 def test_what_data_cannot_hold(tmp_path: Path) -> None:
     np.save(tmp_path / "text.npy", np.array(["a", "b"]))
     np.save(tmp_path / "number.npy", np.array(3.0))
