@@ -314,6 +314,30 @@ def status(**changes: Any) -> GroupStatus:
     return replace(GroupStatus(0, 4, None, "f", "", members), **changes)
 
 
+@pytest.mark.parametrize(
+    ("members", "late"),
+    [
+        (["compute", "compute"], []),
+        (["wait", "compute"], [1]),
+        (["compute", "compute", "idle"], []),
+        (["wait", "compute", "idle"], [1]),
+        (["wait", "compute", "compute"], []),
+        (["compute", "idle"], []),
+        (["compute"], []),
+    ],
+)
+def test_a_member_is_late_if_all_others_wait(members: list[str], late: list[int]) -> None:
+    """For more than 5 s; the first one is the master, which computes its own part first."""
+    told = tuple(
+        MemberStatus(rank, os.getpid(), 4 if doing == "idle" else 3, doing == "wait", False, 0, ())
+        for rank, doing in enumerate(members)
+    )
+    for seconds in (4, 10):
+        now = status(members=told, began=time.perf_counter() - seconds)
+        found = watched_groups._watched(now, watched_groups._EarlierLooks())
+        assert [m.rank for m in found.members if m.late] == (late if seconds > 5 else [])
+
+
 def test_clocks_that_have_become_other_memory() -> None:
     """Cells that carry no sign are no figures."""
     before = status()

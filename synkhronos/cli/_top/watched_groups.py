@@ -169,16 +169,18 @@ def _watched(status: GroupStatus, earlier: _EarlierLooks) -> WatchedGroup:
         steps = int(max(cells[CALLS] for cells in current))
     members = []
     waits = [_reported(status, m) for m in status.members]
+    states = [_state(status, m, waits, now) for m in status.members]
+    master_waits = states[status.master][0] == "wait"
     for i, m in enumerate(status.members):
-        state, since = _state(status, m, waits, now)
+        state, since = states[i]
         key, first = earlier.states.get(m.rank, (None, now))
         if key != (state, status.posted if state != "idle" else 0):
             first = now
             earlier.states[m.rank] = (state, status.posted if state != "idle" else 0), now
         lasting = now - (first if since is None else min(first, since))
         others = [done for k, done in enumerate(waits) if k not in (i, status.master)]
-        works = not waits[i] and state not in ("idle", "wait")
-        late = works and all(others) and lasting > LATE_SECONDS
+        works = i != status.master and not waits[i] and state not in ("idle", "wait")
+        late = works and master_waits and all(others) and lasting > LATE_SECONDS
         share = _share(deltas[i]) if deltas else {}
         members.append(Member(m.rank, m.pid, state, lasting, late, share, _memory(m.pid)))
     pid = status.members[status.master].pid
