@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from synkhronos._host.files import check_place
+from synkhronos.cli._numbers import count, integers, numbers, seconds
 from synkhronos.cli._parser import Parser
 from synkhronos.cli._say import complain, say
 
@@ -32,9 +33,15 @@ def arguments(parser: Parser) -> None:
     add = parser.add_argument
     add("config", metavar="CONFIG", help="a TOML file")
     add("values", metavar="KEY~RANGE | KEY=VALUE", nargs="+", help="what is drawn, or set")
-    add("--trials", type=int, metavar="N", default=20, help="in all, with earlier ones; default 20")
-    add("--slots", type=int, metavar="N", default=1, help="trials at once; default 1")
-    add("-n", "--members", type=int, metavar="N", help="members of the group of a trial")
+    add(
+        "--trials",
+        type=count,
+        metavar="N",
+        default=20,
+        help="in all, with earlier ones; default 20",
+    )
+    add("--slots", type=count, metavar="N", default=1, help="trials at once; default 1")
+    add("-n", "--members", type=count, metavar="N", help="members of the group of a trial")
     add("--metric", default="val_loss", help="the value to search by; default val_loss")
     add(
         "--direction",
@@ -55,9 +62,9 @@ def arguments(parser: Parser) -> None:
         default="median",
         help="which trials to stop early; default median",
     )
-    add("--seed", type=int, metavar="N", help="of the sampler")
-    add("--target", type=float, metavar="VALUE", help="stop at a value as good as this one")
-    add("--limit", type=float, metavar="SECONDS", help="kill a trial that takes longer")
+    add("--seed", type=integers(0), metavar="N", help="of the sampler")
+    add("--target", type=numbers(), metavar="VALUE", help="stop at a value as good as this one")
+    add("--limit", type=seconds, metavar="SECONDS", help="kill a trial that takes longer")
     add("--shared", action="store_true", help="other machines search the same study now")
     add("--log-dir", metavar="FOLDER", help="write what trial N prints to FOLDER/trial-N.log")
     add("--best", metavar="FILE", default="best.toml", help="default best.toml")

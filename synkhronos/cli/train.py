@@ -21,6 +21,7 @@ import argparse
 import sys
 from typing import Any
 
+from synkhronos.cli._numbers import count, integers
 from synkhronos.cli._parser import Parser
 from synkhronos.cli._say import complain, say
 
@@ -32,7 +33,7 @@ def arguments(parser: Parser) -> None:
     add(
         "values", metavar="KEY=VALUE", nargs="*", default=[], help="in place of a value of the file"
     )
-    add("-n", "--members", type=int, metavar="N", help="members of the group, on each node")
+    add("-n", "--members", type=count, metavar="N", help="members of the group, on each node")
     add("--resume", action="store_true", help="go on from the latest checkpoint, if there is one")
     add(
         "--fast-dev-run",
@@ -41,7 +42,7 @@ def arguments(parser: Parser) -> None:
     )
     add(
         "--verify",
-        type=int,
+        type=integers(0),
         nargs="?",
         const=3,
         metavar="K",

@@ -120,6 +120,22 @@ def test_no_trial_has_a_value(place: Path, capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("--trials", "0", "an integer of at least 1"),
+        ("--slots", "0", "an integer of at least 1"),
+        ("-n", "0", "an integer of at least 1"),
+        ("--limit", "-1.0", "a number of more than 0"),
+        ("--seed", "-1", "an integer of at least 0"),
+        ("--target", "nan", "a number"),
+    ],
+)
+def test_wrong_numbers(place: Path, capsys: Captured, option: str, value: str, wanted: str) -> None:
+    assert command_line.main(["search", "config.toml", "batch~1..9", option, value]) == 2
+    assert f"{value}: give {wanted}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         (["batch=7"], "nothing to search: give a key and a range"),

@@ -103,7 +103,7 @@ def test_the_config_is_printed(place: Path, capsys: Captured, tmp_path: Path) ->
     [
         (["nothing.toml"], 2, "synk train: nothing.toml: cannot be read"),
         (["config.toml", "epochs=0"], 2, "synk train: config.toml: epochs: found 0, give an"),
-        (["config.toml", "--verify", "x"], 2, "argument --verify: invalid int value: 'x'"),
+        (["config.toml", "--verify", "x"], 2, "argument --verify: 'x': give an integer of at least 0"),
         ([], 2, "the following arguments are required: CONFIG"),
         (
             ["config.toml", "optimizer=nadamm"],
@@ -120,6 +120,13 @@ def test_what_is_wrong(
     out, err = capsys.readouterr()
     assert message in err
     assert not out
+
+
+@pytest.mark.parametrize(("option", "value"), [("-n", "0"), ("-n", "-1"), ("--verify", "-1")])
+def test_wrong_numbers(place: Path, capsys: Captured, option: str, value: str) -> None:
+    """No number of members means the default: 0 is a wrong one."""
+    assert command_line.main(["train", "config.toml", option, value]) == 2
+    assert f"{value}: give an integer of at least" in capsys.readouterr().err
 
 
 # a function of the user's that the run calls in the master, when the group has started
