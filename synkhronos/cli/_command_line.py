@@ -44,8 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = int(options.verb_main(options))
         sys.stdout.flush()  # here, so that a full disk is told of
         return code
-    except SystemExit as ended:  # of argparse: after help, version or wrong usage
-        return int(ended.code or 0)
+    except SystemExit as ended:  # of argparse, after help, version or wrong usage; of the user
+        if isinstance(ended.code, int | None):
+            return ended.code or 0
+        complain(str(ended.code))  # as Python does
+        return FAILED
     except SynkhronosError as exc:
         complain(f"synk {chosen}: {exc}")
         return code_of(type(exc))

@@ -67,6 +67,10 @@ def test_a_verb_that_fails(
     assert capsys.readouterr().err == "synk doctor: no such folder\n"
     raises(KeyboardInterrupt())
     assert command_line.main(["doctor"]) == 130
+    for given, code, said in ((None, 0, ""), (7, 7, ""), ("no\ndata", 1, "no\ndata\n")):
+        raises(SystemExit(given))
+        assert command_line.main(["doctor"]) == code
+        assert capsys.readouterr() == ("", said)
     raises(KeyError("a defect"))  # its traceback is needed
     with pytest.raises(KeyError):
         command_line.main(["doctor"])
