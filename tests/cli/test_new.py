@@ -56,7 +56,10 @@ def test_files_are_written_and_never_replaced(empty: Path, kind: str, capsys: Ca
     assert (empty / names[-1]).read_text() == "mine"
     assert synk_new(kind, "--force") == 0
     for source, name in new.KINDS[kind].items():
-        assert (empty / name).read_bytes() == (new.STARTERS / source).read_bytes()
+        text = (empty / name).read_text()
+        assert text == (new.STARTERS / source).read_text()
+        if "run it by" in text:
+            assert f"run it by `{new.NEXT[kind].format(name)}`" in text
 
 
 def test_where_files_go(empty: Path, capsys: Captured) -> None:

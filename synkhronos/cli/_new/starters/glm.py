@@ -1,4 +1,4 @@
-"""A PyMC model whose likelihood all members evaluate together; run it by `python pymc.py`."""
+"""A PyMC model whose likelihood all members evaluate together; run it by `python glm.py`."""
 
 import numpy as np
 import pymc as pm
