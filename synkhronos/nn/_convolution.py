@@ -390,16 +390,16 @@ def pair(given: int | Sequence[int], name: str, least: int = 1) -> Pair:
 
 def padding_of(given: object, window: Pair, dilation: Pair) -> Padding:
     """The numbers of pixels that are added on the four sides."""
-    if given == "valid":
+    if isinstance(given, str) and given == "valid":
         return ((0, 0), (0, 0))
-    if given == "same":
+    if isinstance(given, str) and given == "same":
         added = [(k - 1) * gap for k, gap in zip(window, dilation, strict=True)]
         return (added[0] // 2, added[0] - added[0] // 2), (added[1] // 2, added[1] - added[1] // 2)
     if isinstance(given, str):
         raise ValueError(f"padding is {given!r}: give 'valid', 'same', or numbers of pixels")
-    if not isinstance(given, int) and all(not isinstance(side, int) for side in given):
-        vertical, horizontal = given
-        return pair(vertical, "padding", 0), pair(horizontal, "padding", 0)
+    sides = list(given) if isinstance(given, Iterable) else []
+    if len(sides) == 2 and all(isinstance(side, Iterable) for side in sides):
+        return pair(sides[0], "padding", 0), pair(sides[1], "padding", 0)
     vertical, horizontal = pair(given, "padding", 0)
     return (vertical, vertical), (horizontal, horizontal)
 

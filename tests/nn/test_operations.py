@@ -242,6 +242,24 @@ def test_static_shapes() -> None:
     assert larger.type.shape == (None, 10, 8, 2)
 
 
+@pytest.mark.parametrize(
+    ("given", "rows", "columns"),
+    [
+        (np.int64(1), 6, 6),
+        (np.array([1, 2]), 6, 8),
+        ([np.int8(1), 2], 6, 8),
+        (np.array([[1, 0], [0, 2]]), 5, 6),
+        ((np.array([1, 0]), (0, 2)), 5, 6),
+    ],
+    ids=str,
+)
+def test_padding_by_numbers_of_numpy(given: Any, rows: int, columns: int) -> None:
+    x = pt.tensor("x", shape=(None, 4, 4, 3), dtype="float64")
+    y = nn.max_pool2d(x, np.int64(3), np.int32(1), given)
+    assert y.type.shape == (None, rows - 2, columns - 2, 3)
+    assert nn.conv2d(x, np.zeros((3, 3, 3, 1)), padding=given).type.shape[1:3] == y.type.shape[1:3]
+
+
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "unknown window": (
         lambda x: nn.conv2d(x, pt.tensor4("w")),
@@ -301,6 +319,12 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
         lambda x: nn.conv_transpose2d(x, np.zeros((1, 1, 3, 3)), padding="same"),
         ValueError,
         "give numbers of pixels",
+    ),
+    "half a pixel": (lambda x: nn.avg_pool2d(x, padding=1.5), ValueError, "integers of at least 0"),
+    "three sides": (
+        lambda x: nn.max_pool2d(x, 3, 1, ((1, 1), (0, 0), (0, 0))),
+        ValueError,
+        "padding=.*: give one or two integers",
     ),
     "a word": (lambda x: nn.avg_pool2d(x, padding="full"), ValueError, "'valid', 'same'"),
 }
