@@ -20,17 +20,19 @@ def ordered(words: memoryview) -> Any:
 
 
 def fence() -> None:
-    """Let all accesses to memory before this call precede all that follow it; about 0.2 us.
+    """Let all accesses to memory before this call precede all that follow it; about 0.4 us.
 
     A lock that is acquired keeps what follows behind it, and one that is released keeps what
     precedes in front of it. Accesses on both sides of one such pair may still meet between them.
     They cannot pass a release that an acquisition follows: see "barrier-ordered-before" in the
     memory model of the Arm Architecture Reference Manual (DDI 0487, B2.3).
     """
-    lock = threading.Lock()  # of this call, so nobody else holds it, not even before a fork
-    for _ in range(2):
-        with lock:
-            pass
+    # of this call, so nobody else holds it, not even before a fork; `with` takes twice as long
+    lock = threading.Lock()
+    lock.acquire()
+    lock.release()
+    lock.acquire()
+    lock.release()
 
 
 class FencedWords:
