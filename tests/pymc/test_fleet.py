@@ -27,6 +27,7 @@ from synkhronos._errors import InputError, InputTypeError, SynkhronosError
 from synkhronos.pymc._map import compilations
 from synkhronos.pymc._map.bar import Bar
 from synkhronos.pymc._map.compilations import Compilations
+from synkhronos.pymc._map.digests import digest_of
 from synkhronos.pymc._map.fitted import Sampled
 from synkhronos.pymc._map.names import file_of, seed_of
 from synkhronos.pymc._map.one_graph import one_graph
@@ -456,6 +457,34 @@ def test_a_fit_that_fails_always_ends_the_fleet() -> None:
     items = ["raises"] * 12
     with pytest.raises(SynkhronosError, match=r"the first 10 items have failed, .* this item rai"):
         synk.pymc.map(cases.ended, items, cores=1)
+
+
+class EachFails:
+    """In place of a fleet: each item fails."""
+
+    def __init__(self, *args: Any) -> None:
+        self.record = args[2]
+
+    def fit(self, items: list[Item]) -> None:
+        """They are noted as failed."""
+        for item in items:
+            self.record.fail(item, "it raises")
+
+
+def test_many_items_of_a_resumed_call_may_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder has a result of another item, so the function is not wrong."""
+    folder = Folder(tmp_path)
+    folder.entropy(1, 1)
+    write_result(tmp_path, 0, packed_result("0", digest_of("a"), 1, "a"))
+    monkeypatch.setattr("synkhronos.pymc._map.mapped.Fleet", EachFails)
+    given: dict[str, Any] = {"folder": tmp_path, "random_seed": 1, "cores": 1}
+    fits = synk.pymc.map(cases.ended, ["a", *["raises"] * 12], **given)
+    assert dict(fits) == {0: "a"}
+    assert list(fits.failed) == list(range(1, 13))
+    with pytest.raises(SynkhronosError, match="the first 10 items have failed"):
+        synk.pymc.map(cases.ended, {i: "raises" for i in range(1, 13)}, **given)
 
 
 @pytest.mark.parametrize(

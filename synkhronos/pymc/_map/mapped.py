@@ -95,8 +95,9 @@ def map(
         An argument is not possible, or the folder has results of other items or another seed.
         Nothing was started.
     SynkhronosError
-        The first ten items have all failed, or processes do not start. With `on`: a worker has
-        other versions of the packages, or the workers are gone.
+        The first ten items have all failed, and `folder` has no result of the others; or processes
+        do not start. With `on`: a worker has other versions of the packages, or the workers are
+        gone.
     KeyboardInterrupt
         Ctrl-C. The results in `folder` stay.
 
@@ -160,7 +161,8 @@ def map(
     placed = list(_placed(found, packed, len(head)))
     missing = place.missing({item.name: item.digest for item in placed})
     left = [item for item in placed if item.name in missing]
-    place.warn_of_others(resumed=len(left) < len(placed))
+    resumed = len(left) < len(placed)
+    place.warn_of_others(resumed)
     failed: Mapping[Hashable, str] = {}
     if left:
         data = b"".join([head, *packed.values()])
@@ -168,7 +170,7 @@ def map(
         with (
             Bar("fitting", len(left), progressbar) as bar,
             place.keeping(),
-            Record(place, bar) as record,
+            Record(place, bar, resumed) as record,
         ):
             if pool is not None:
                 given = Job(data, len(head), members, entropy, limit)

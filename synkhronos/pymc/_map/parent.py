@@ -48,14 +48,15 @@ class Record(Ends):
     """How the items of a call have ended: in its folder, in the log, and on a bar.
 
     A context, at whose end the folder names all failed items. Meanwhile it names those of a while
-    ago, since each note has all of them.
+    ago, since each note has all of them. `succeeded` says whether an earlier call has fitted items
+    of this one: then some may fail, however many.
     """
 
-    def __init__(self, folder: Folder, bar: Bar) -> None:
+    def __init__(self, folder: Folder, bar: Bar, succeeded: bool = False) -> None:
         self._folder = folder
         self._bar = bar
         self._done = 0
-        self._succeeded = False
+        self._succeeded = succeeded
         self._next_note = 0.0
         self.failed: dict[Hashable, str] = {}  # why an item has failed, by name
 
