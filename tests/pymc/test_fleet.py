@@ -32,7 +32,7 @@ from synkhronos.pymc._map.fitted import Sampled
 from synkhronos.pymc._map.names import file_of, seed_of
 from synkhronos.pymc._map.one_graph import one_graph
 from synkhronos.pymc._map.parent import Item, Record
-from synkhronos.pymc._map.results import Folder, packed_result, write_result
+from synkhronos.pymc._map.results import Folder, packed_result, texts_of, write_result
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
 SHORT = {"draws": 20, "tune": 20, "chains": 2, "nuts_sampler": "nutpie"}
@@ -361,6 +361,39 @@ def test_results_of_other_arguments(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert not warned("first raises", draws=100, tune=5, step=object())
     assert not warned("first", draws=100, tune=5)
     assert warned("first", draws=200, tune=5)
+
+
+def test_each_result_has_its_own_arguments(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whichever call was the last one; earlier results have those that the folder has noted."""
+    far = {"a": np.arange(100.0)}
+    for name, given in (("a", {"draws": 100}), ("b", {"draws": np.int64(200), "initvals": far})):
+        write_result(tmp_path, name, packed_result(name, "", 1, name, texts_of(given)))
+
+    def warned(names: str, **arguments: object) -> str:
+        caplog.clear()
+        folder = Folder(tmp_path)
+        folder.entropy(1, 1, arguments)
+        assert not folder.missing(dict.fromkeys(names, ""))
+        folder.warn_of_others()
+        return caplog.text
+
+    assert not warned("b", draws=200, initvals=far, step=object())
+    assert "are of calls with draws=100, initvals=None, and stay" in warned(
+        "ab", draws=200, initvals=far
+    )
+    moved = {"a": far["a"] + (far["a"] == 99)}
+    assert re.search(r"are of calls with initvals=\{'a': \[0.0, .*, and stay", warned(
+        "b", draws=200, initvals=moved
+    ))  # fmt: skip
+    file = tmp_path / file_of("a")
+    file.write_bytes(file.read_bytes().replace(b'"arguments": {"draws": "100"}, ', b""))
+    assert not warned("a", draws=200)
+    noted = {"random_seed": 1, "arguments": {"draws": 50}}
+    (tmp_path / "seed.json").write_text(json.dumps(noted))
+    assert "are of calls with draws=50, and stay" in warned("a", draws=200)
+    assert not warned("a", draws=50)
 
 
 @pytest.mark.timeout(120)

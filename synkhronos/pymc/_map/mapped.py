@@ -161,8 +161,7 @@ def map(
     placed = list(_placed(found, packed, len(head)))
     missing = place.missing({item.name: item.digest for item in placed})
     left = [item for item in placed if item.name in missing]
-    resumed = len(left) < len(placed)
-    place.warn_of_others(resumed)
+    place.warn_of_others()
     failed: Mapping[Hashable, str] = {}
     if left:
         data = b"".join([head, *packed.values()])
@@ -170,7 +169,7 @@ def map(
         with (
             Bar("fitting", len(left), progressbar) as bar,
             place.keeping(),
-            Record(place, bar, resumed) as record,
+            Record(place, bar, len(left) < len(placed)) as record,
         ):
             if pool is not None:
                 given = Job(data, len(head), members, entropy, limit)

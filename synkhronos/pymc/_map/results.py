@@ -12,9 +12,12 @@ from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from synkhronos._errors import InputError, SynkhronosError, printable
 from synkhronos._host import files
 from synkhronos._transport.serialization import pack_graph, unpack_graph
+from synkhronos.pymc._map.digests import digest
 from synkhronos.pymc._map.names import file_of
 from synkhronos.pymc._map.stores import OwnFolder, Store
 
@@ -23,6 +26,7 @@ log = logging.getLogger("synkhronos")
 _SEED = "seed.json"
 _LONGEST_HEAD = 1 << 20  # bytes of the first line of a result
 _PIECE = 1 << 20  # bytes that are read together
+_LONGEST = 200  # characters of an argument; of a longer one results have its digest
 
 
 class Folder:
@@ -38,6 +42,9 @@ class Folder:
         self._failed = f"failed{part}.json"  # parts of the items fail apart
         self._lasts = given is not None
         self._seed: int | None = None
+        self._arguments: Mapping[str, str] = {}  # of this call
+        self._earlier: Mapping[str, str] | None = None  # of results that do not say theirs
+        self._others: set[str] = set()  # what results have in place of arguments of this call
         self._store = _store_of(given)
         self.at = self._store.at
         self.shown = self._store.shown
@@ -53,21 +60,21 @@ class Folder:
     def entropy(self, asked: int | None, fresh: int, arguments: Mapping[str, object] = {}) -> int:
         """The seed of the fleet: that of the folder, else the one that was asked for, or `fresh`.
 
-        A new folder keeps the arguments of `pm.sample` too, see `warn_of_others`.
+        Results that `has` finds are compared with the arguments of `pm.sample`.
 
         Raises
         ------
         InputError
             The folder has another one, or its file is damaged or cannot be read.
         """
-        self._arguments = _plain(arguments)
+        self._arguments = texts_of(arguments)
         said: Any = {}
         try:
             said = json.loads(self._store.noted(_SEED))
             kept = said["random_seed"]
         except FileNotFoundError:
             kept = fresh if asked is None else asked
-            self._note_call(kept)
+            self._note(_SEED, {"random_seed": kept})
         except OSError as exc:
             if exc.errno != errno.EILSEQ:
                 raise InputError(
@@ -87,33 +94,19 @@ class Folder:
                 "give this, or another folder"
             )
         self._seed = kept
-        self._others = said.get("arguments")
+        if isinstance(earlier := said.get("arguments"), dict):
+            self._earlier = texts_of(earlier)
         return kept
 
-    def _note_call(self, seed: int) -> None:
-        self._note(_SEED, {"random_seed": seed, "arguments": self._arguments})
-
-    def warn_of_others(self, resumed: bool) -> None:
-        """Warn if results that are there have other arguments of `pm.sample` than this call.
-
-        They stay. Without any result, those of this call count from now on.
-        """
-        if not isinstance(self._others, dict) or self._others == self._arguments:
-            return
-        if not resumed:
-            assert self._seed is not None
-            self._note_call(self._seed)
-            return
-        others = [
-            f"{name}={self._others.get(name)!r}"
-            for name in sorted(self._others.keys() | self._arguments.keys())
-            if self._others.get(name) != self._arguments.get(name)
-        ]
-        log.warning(
-            "map: results in %s are of calls with %s, and stay: give another folder for new ones",
-            self.shown,
-            printable(", ".join(others)),
-        )
+    def warn_of_others(self) -> None:
+        """Warn if results that `has` has found have other arguments of `pm.sample`; they stay."""
+        if self._others:
+            log.warning(
+                "map: results in %s are of calls with %s, and stay: give another folder for new "
+                "ones",
+                self.shown,
+                printable("; ".join(sorted(self._others))),
+            )
 
     def note_failed(self, failed: Mapping[Hashable, str]) -> None:
         """Write down which items have failed, and why."""
@@ -180,7 +173,15 @@ class Folder:
                 f"map: {self._file(name)!r} is the result of item {name} by random_seed="
                 f"{head['seed']}, and this call has {self._seed}: remove it, or give another folder"
             )
+        self._compare(head.get("arguments", self._earlier))
         return True
+
+    def _compare(self, found: object) -> None:
+        """Compare the arguments of a result with those of this call."""
+        if isinstance(found, dict) and found != self._arguments:
+            names = sorted(found.keys() | self._arguments.keys())
+            others = [n for n in names if found.get(n) != self._arguments.get(n)]
+            self._others.add(", ".join(f"{name}={found.get(name)}" for name in others))
 
     def read(self, name: Hashable) -> Any:
         """The result of an item.
@@ -210,11 +211,22 @@ class Folder:
         )
 
 
-def packed_result(name: str, item: str, seed: int, result: object) -> bytes:
-    """The contents of the file of a result, by the name and the digest of its item."""
+def packed_result(
+    name: str, item: str, seed: int, result: object, arguments: Mapping[str, str] = {}
+) -> bytes:
+    """The contents of the file of a result, by the name and the digest of its item.
+
+    `arguments` are those of `pm.sample`, see `texts_of`.
+    """
     packed = pack_graph(result)
     found = hashlib.blake2b(packed).hexdigest()
-    head = {"name": name, "item": item, "seed": str(seed), "blake2b": found}
+    head = {
+        "name": name,
+        "item": item,
+        "seed": str(seed),
+        "arguments": dict(arguments),
+        "blake2b": found,
+    }
     return b"".join([json.dumps(head).encode(), b"\n", packed])
 
 
@@ -242,16 +254,26 @@ def _store_of(given: str | os.PathLike[str] | None) -> Store:
     return OwnFolder(given)
 
 
-def _plain(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Those arguments that JSON can hold, as they are read from it again."""
-    found: dict[str, object] = {}
+def texts_of(arguments: Mapping[str, object]) -> dict[str, str]:
+    """Those arguments of `pm.sample` that JSON can hold, as texts; a long one ends in a digest."""
+    found: dict[str, str] = {}
     for name, value in arguments.items():
         with contextlib.suppress(TypeError, ValueError, RecursionError):
-            found[name] = json.loads(json.dumps(value))
+            text = repr(json.loads(json.dumps(value, default=_listed, sort_keys=True)))
+            if len(text) > _LONGEST:
+                text = f"{text[:_LONGEST]}... ({digest(text.encode())})"
+            found[name] = text
     return found
 
 
-def _head(file: IO[bytes]) -> Mapping[str, str] | None:
+def _listed(value: object) -> object:
+    """Numbers and arrays of numpy as Python's."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError
+
+
+def _head(file: IO[bytes]) -> Mapping[str, Any] | None:
     """The first line of a result; None if it is damaged."""
     try:
         head = json.loads(file.readline(_LONGEST_HEAD))
