@@ -773,11 +773,10 @@ RENAMING = {
     "cli._doctor.examination": "the folder of compiled code, whose writers can run code",
     "cli.new": "a folder that the user names",
     "extensions._saving.checkpoints": NO_LINK,
-    "pymc._after.pooled": "a temporary folder of its own",
     "pymc._after.store": NO_LINK,
     "pymc._chains.chain_folder": NO_LINK,
     "pymc._map.remote": "a temporary folder of its own, and an address",
-    "pymc._map.stores": "a temporary folder of its own",
+    "pymc._map.stores": NO_LINK,
     "testing.killing": "folders that it makes",
     "training._record.exporters.process": NO_LINK,
 }

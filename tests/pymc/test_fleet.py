@@ -318,7 +318,9 @@ def test_a_damaged_result_is_missing(
 
 def test_a_result_that_is_gone(result: tuple[Folder, Path]) -> None:
     folder, file = result
-    file.unlink()
+    folder.forget("a")
+    assert not file.exists()
+    folder.forget("a")
     assert not folder.has("a", "digest")
     with pytest.raises(SynkhronosError, match=r"item a, .*\.fit', cannot be read: No such file"):
         folder.read("a")
@@ -416,6 +418,10 @@ def test_files_that_cannot_be_read(result: tuple[Folder, Path]) -> None:
         folder.entropy(1, 1)
     with pytest.raises(SynkhronosError, match=r"item a, .*\.fit', cannot be read: Is a directory"):
         folder.has("a", "digest")
+    with pytest.raises(
+        SynkhronosError, match=r"item a, .*\.fit', cannot be removed: Is a directory"
+    ):
+        folder.forget("a")
 
 
 def test_many_items_fail(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,9 @@ import synkhronos as synk
 from synkhronos._errors import InputError, InputTypeError, SynkhronosError
 from synkhronos._transport.serialization import pack_graph, unpack_graph
 from synkhronos.pymc._after import loo_rows
+from synkhronos.pymc._map.names import file_of
 from synkhronos.pymc._map.one_graph import one_graph
+from synkhronos.pymc._map.results import Fits, Folder, packed_result, write_result
 from synkhronos.pymc._refits import fits as fits_of_calls
 from synkhronos.pymc._refits.folds import folds_of
 from synkhronos.pymc._refits.refit import Refit, _Future, each, joint
@@ -179,6 +182,42 @@ def test_one_group_after_another(known: SimpleNamespace, made_up: Any) -> None:
     assert by_values.elpd == named.elpd
     table = arviz_stats.compare({"a": named, "b": by_values})
     assert table["elpd_diff"].tolist() == [0, 0]
+
+
+def test_a_folder_without_fits_gets_them(
+    known: SimpleNamespace, made_up: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folds whose draws were not saved are fitted again, and no others."""
+    fitted: list[str] = []
+
+    def map_here(fit: Any, items: Mapping[str, Any], **_: object) -> Fits:
+        folder = Folder(tmp_path)
+        for name in sorted(folder.missing({name: "" for name in items})):
+            fitted.append(name)
+            write_result(tmp_path, name, packed_result(name, "", 1, fit(items[name], 1)))
+        return Fits(folder, list(items), {})
+
+    monkeypatch.setattr(fits_of_calls, "map_items", map_here)
+
+    def call(save_fits: bool) -> Any:
+        fitted.clear()
+        given = {"k": 3, "save_fits": save_fits}
+        return synk.pymc.cross_validate(known.model, known.tree, **given, **PLAIN)
+
+    first = call(False)
+    assert (fitted, first.fold_fits) == (["1", "2", "3"], None)
+    saved = call(True)
+    assert fitted == ["1", "2", "3"]
+    assert saved.elpd == first.elpd
+    for kept in saved.fold_fits.values():
+        assert kept["fit"]["posterior"].to_dataset().equals(without(kept["test_indices"]))
+    (tmp_path / file_of("2")).unlink()
+    call(False)
+    assert fitted == ["2"]
+    call(True)
+    assert fitted == ["2"]
+    call(True)
+    assert fitted == []
 
 
 @pytest.mark.parametrize("given", [{}, *thorough({"k_threshold": 0.2}, {"pointwise": False})])

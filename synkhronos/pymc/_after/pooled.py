@@ -18,7 +18,7 @@ from synkhronos.pymc._map.bar import Bar
 from synkhronos.pymc._map.packing import packed_for, packed_job
 from synkhronos.pymc._map.parent import Ends, Item
 from synkhronos.pymc._map.pooled import Job, PooledItems
-from synkhronos.pymc._map.results import Folder, file_of
+from synkhronos.pymc._map.results import Folder
 
 _BLOCK_SECONDS = 0.25  # a batch of a second has some blocks, and the last ones end together
 
@@ -116,7 +116,7 @@ class _Places(Ends):
         """See `Ends`."""
         draws = self._parts[item.name]
         found = self._folder.read(item.name)
-        (self._folder.path / file_of(item.name)).unlink()
+        self._folder.forget(item.name)
         if isinstance(self._target, InMemory):
             for array, values in zip(self._target.arrays, found, strict=True):
                 array[draws.start : draws.stop] = values

@@ -119,6 +119,18 @@ class Remote(Store):
         self._write(name, self._code(name, data) + b"\n" + data)
         path.unlink()
 
+    def remove(self, name: str) -> None:
+        """See `Store`."""
+        try:
+            self._system.rm_file(self._place(name))
+        except FileNotFoundError:
+            pass
+        except Exception as exc:  # of any driver
+            raise SynkhronosError(
+                f"map: {name} cannot be removed from {self.shown!r}: {_said(exc)}"
+            ) from cause_of(exc)
+        self._names.discard(name)
+
     def finish(self) -> None:
         """See `Store`; all are tried.
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -204,6 +204,22 @@ class Folder:
             )
         return unpack_graph(packed)
 
+    def forget(self, name: Hashable) -> None:
+        """Remove the result of an item: the same call fits it again.
+
+        Raises
+        ------
+        SynkhronosError
+            It cannot be removed.
+        """
+        try:
+            self._store.remove(file_of(name))
+        except OSError as exc:
+            raise SynkhronosError(
+                f"map: the result of item {name}, {self._file(name)!r}, cannot be removed: "
+                f"{exc.strerror or exc}"
+            ) from None
+
     def _unread(self, name: Hashable, exc: OSError) -> SynkhronosError:
         return SynkhronosError(
             f"map: the result of item {name}, {self._file(name)!r}, cannot be read: "
@@ -336,3 +352,9 @@ class Fits(Mapping[Hashable, Any]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} fits, {len(self.failed)} failed, in {self._folder.shown!r}>"
+
+
+def forget(fits: Fits, names: Iterable[Hashable]) -> None:
+    """Remove results; for exceptions see `Folder.forget`."""
+    for name in names:
+        fits._folder.forget(name)

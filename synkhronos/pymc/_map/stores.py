@@ -57,6 +57,16 @@ class Store(ABC):
         """A process has left a result in `path`: it is kept from now on, or soon."""
         del name
 
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a result that is kept.
+
+        Raises
+        ------
+        OSError, SynkhronosError
+            It cannot be removed.
+        """
+
     def finish(self) -> None:  # noqa: B027 - most keep at once
         """Wait until all that came is kept."""
 
@@ -99,6 +109,10 @@ class OwnFolder(Store):
         with files.reading(self.path / name) as file:
             _check_own(self.path / name, os.fstat(file.fileno()))
             yield file
+
+    def remove(self, name: str) -> None:
+        """See `Store`."""
+        (self.path / name).unlink(missing_ok=True)
 
 
 def temporary(owner: object) -> str:

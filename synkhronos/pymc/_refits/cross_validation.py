@@ -60,7 +60,8 @@ def cross_validate(
     var_name : str, optional
         The observed variable; needed if there are several. The others stay in all fits.
     save_fits : bool
-        Whether the result has ``fold_fits``: the draws of each fold, in memory.
+        Whether the result has ``fold_fits``: the draws of each fold, in memory. Folds that
+        ``folder`` has without draws are fitted again, with the same numbers.
     seed : int or None
         Of the folds that are drawn at random. Folds of one seed are those of ArviZ.
     backend, compile_kwargs

@@ -27,6 +27,7 @@ from synkhronos.pymc._after.observed import (
 from synkhronos.pymc._density.adaptation import check_adaptation
 from synkhronos.pymc._map.digests import digest_of
 from synkhronos.pymc._map.mapped import map as map_items
+from synkhronos.pymc._map.results import Fits, forget
 from synkhronos.pymc._refits.refit import Refit
 from synkhronos.pymc._refits.weighted import weighted
 
@@ -109,7 +110,21 @@ class Refits:
         fit = kind(model, self._function, self._arguments, members, keeps)
         of = self._digest()
         whole = {name: {**item, "of": of} for name, item in items.items()}
-        found = map_items(fit, whole, **{**self._of_map, "members": members})
+        options = {**self._of_map, "members": members}
+        found = self._mapped(fit, whole, options)
+        results = dict(found)
+        # those of an earlier call, which kept no draws
+        bare = [name for name, result in results.items() if keeps and "fit" not in result]
+        if bare:
+            forget(found, bare)
+            results = dict(self._mapped(fit, whole, options))
+        diverged = {name: result["diverged"] for name, result in results.items()}
+        warn_of_divergences(self._what, diverged, 4)
+        return results
+
+    def _mapped(self, fit: Refit, items: Mapping[str, object], options: Mapping[str, Any]) -> Fits:
+        """The results of `map`, none of which has failed."""
+        found = map_items(fit, items, **options)
         if found.failed:
             name, why = next(iter(found.failed.items()))
             raise SynkhronosError(
@@ -117,10 +132,7 @@ class Refits:
                 f"them, {name}: {why}. With folder= the others are kept, and the same call fits "
                 "these again"
             )
-        results = dict(found)
-        diverged = {name: result["diverged"] for name, result in results.items()}
-        warn_of_divergences(self._what, diverged, 4)
-        return results
+        return found
 
     def _members(self, fits: int) -> int:
         """The cores of a fit: idle ones run its chains, but a worker of a pool may have one."""
