@@ -506,6 +506,8 @@ def test_compare_takes_results_and_options_are_those_of_arviz() -> None:
     found = synk.pymc.loo(tree, True, "n", 0.5, log_jacobian=jacobian, **PLAIN)
     assert np.isclose(found.elpd, expected.elpd, rtol=1e-12)
     assert np.isclose(found.p, expected.p, rtol=1e-9)
+    turned = synk.pymc.loo(tree, True, "n", 0.5, log_jacobian=jacobian[::-1], **PLAIN)
+    assert turned.elpd_i.equals(found.elpd_i)
     assert synk.pymc.loo(tree, False, "n", **PLAIN).pareto_k is None
     with pytest.raises(InputError, match="log_jacobian"):
         synk.pymc.loo(tree, var_name="n", log_jacobian=jacobian.rename(row="r"), **PLAIN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -237,6 +238,31 @@ def test_reloo_is_that_of_arviz(known: SimpleNamespace, made_up: Any, given: Any
         assert not np.isnan(plain.log_weights.values).any()
 
 
+@pytest.mark.usefixtures("made_up")
+@pytest.mark.parametrize("way", ["other dims", "other labels"])
+def test_reloo_of_a_result_in_another_order(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows with large k are those of the result, by dims and labels."""
+    with pm.Model(coords={"shop": list("abcd"), "item": range(3)}) as model:
+        mean = pm.Normal("mean", shape=3)
+        y = np.random.default_rng(4).normal(size=(4, 3))
+        pm.Normal("y", mean, pm.HalfNormal("s"), observed=y, dims=("shop", "item"))
+    tree = xr.DataTree.from_dict({"posterior": table_draws()})
+    monkeypatch.setattr(f"{__name__}.without", lambda out: table_draws())
+    plain = synk.pymc.loo(tree, True, model=model, **PLAIN)
+    threshold = float(np.sort(plain.pareto_k.values.ravel())[-3])
+    given = {"k_threshold": threshold, "pointwise": True, "model": model, **PLAIN}
+    expected = synk.pymc.reloo(tree, plain, **given)
+    other = copy(plain)
+    for name in ("elpd_i", "pareto_k", "p_loo_i", "log_weights"):
+        if (values := getattr(plain, name, None)) is not None:
+            moved = values.isel(shop=[2, 0, 3, 1]) if way == "other labels" else values.T
+            setattr(other, name, moved)
+    found = synk.pymc.reloo(tree, other, **given)
+    assert (int((found.pareto_k == 0).sum()), found.elpd) == (2, pytest.approx(expected.elpd))
+    for name in ("elpd_i", "pareto_k", "p_loo_i"):
+        xr.testing.assert_allclose(getattr(found, name), getattr(expected, name))
+
+
 def test_reloo_without_a_result(known: SimpleNamespace, made_up: Any) -> None:
     """It computes that of `loo` itself; without large k no fit follows."""
     tree = without_likelihood(known.tree)
@@ -437,6 +463,68 @@ def test_folds_by_dims_and_arrays() -> None:
     days = xr.DataArray(["x", "x", "z"], dims="day")
     assert found(by=days) == {"x": [0, 1, 3, 4], "z": [2, 5]}
     assert found(folds=[[7, 8, 8], [7, 7, 7]]) == {"1": [0, 3, 4, 5], "2": [1, 2]}
+    shops = xr.DataArray(["near", "far"], dims="shop", coords={"shop": ["a", "b"]})
+    assert found(by=shops) == {"far": [0, 1, 2], "near": [3, 4, 5]}
+    table = xr.DataArray([[0, 1], [0, 1], [1, 1]], dims=("day", "shop"))
+    assert found(by=table) == {"0": [0, 1], "1": [2, 3, 4, 5]}
+    shape = r"(?s)=.* has the shape \(3, 2\), and y has 6 rows of the shape \(2, 3\)"
+    for given, words in (
+        ({"by": table.values}, shape),
+        ({"folds": table.values.tolist()}, shape),
+        ({"by": shops.assign_coords(shop=["a", "c"])}, "by has other labels of 'shop' than y"),
+        ({"folds": days[:2]}, r"folds has \{'day': 2\}, rows \{'shop': 2, 'day': 3\}"),
+    ):
+        with pytest.raises(InputError, match=words):
+            found(**given)
+
+
+def test_folds_by_data_of_some_dims() -> None:
+    """Their dims count if they are known; else the lengths, if these fit one way only."""
+    weeks = np.arange(4) // 2
+    with pm.Model(coords={"shop": range(4), "week": range(4), "region": range(4)}) as model:
+        pm.Data("season", weeks, dims="week")
+        pm.Data("table", np.arange(16).reshape(4, 4) // 8, dims=("week", "shop"))
+        pm.Data("plain", weeks)
+        pm.Data("whole", np.arange(16).reshape(4, 4) // 8)
+        pm.Data("north", weeks, dims="region")
+
+    def found(by: str, dims: tuple[str, str] = ("shop", "week")) -> np.ndarray:
+        """The rows of the first fold, in their shape."""
+        rows = xr.DataArray(np.zeros((4, 4)), dims=dims, name="y")
+        given = dict.fromkeys(("folds", "stratify_by", "group_by")) | {"by": by}
+        places = folds_of(model, rows, None, given, 1)
+        return np.isin(np.arange(16), places["0"]).reshape(4, 4)
+
+    early = np.zeros((4, 4), bool)
+    early[:, :2] = True
+    assert np.array_equal(found("season"), early)
+    assert np.array_equal(found("season", ("week", "shop")), early.T)
+    assert np.array_equal(found("table"), early)
+    assert np.array_equal(found("whole"), early.T)
+    several = r"by='plain' has the shape \(4,\) and no dims, and y has .*: several dims are as long"
+    with pytest.raises(InputError, match=several):
+        found("plain")
+    with pytest.raises(InputError, match=r"the dims \['region'\], and y has .*: name the dims"):
+        found("north")
+    with pytest.raises(InputError, match="several dims are as long"):
+        found("north", ("y_dim_0", "y_dim_1"))
+
+
+@pytest.mark.parametrize("name", ["by", "folds", "stratify_by", "group_by"])
+def test_labels_that_are_missing(name: str) -> None:
+    """A row without a group is in none; there is no order of texts and numbers."""
+    rows = xr.DataArray(np.zeros(4), dims="row", name="y")
+    not_finite = f"cross_validate: {name} has values that are not finite, or None: give a group"
+    for values, words in (
+        ([1, np.nan, 2, 2], not_finite),
+        ([1, np.inf, 2, 2], not_finite),
+        (["a", None, "b", "b"], not_finite),
+        (np.array(["2026-01-01", "NaT"] * 2, "M8[D]"), not_finite),
+        (np.array(["a", 1, 1, "a"], object), f"{name} has values of several kinds"),
+    ):
+        given = dict.fromkeys(("by", "folds", "stratify_by", "group_by")) | {name: values}
+        with pytest.raises(InputError, match=words):
+            folds_of(pm.Model(), rows, 2, given, 1)
 
 
 CALLS = {

@@ -8,6 +8,7 @@
 ``subsample``         `loo_subsample`: PSIS-LOO of some rows, and an approximation of all
 ``calculation``       ``Calculation``: PyMC's compiled function, its draws, and their random streams
 ``observed``          rows of an observed variable, and their log-likelihoods at the draws
+``labels``            values of rows, in the order of the rows
 ``elpd``              results of ArviZ, and warnings about rows
 ``points``            ``Points``: draws of variables, as arrays over all draws
 ``blocks``            which draws are computed together, and by whom

@@ -18,6 +18,7 @@ from synkhronos._errors import InputError
 from synkhronos.pymc._after.calculation import in_processes
 from synkhronos.pymc._after.densities import Density, posterior_of
 from synkhronos.pymc._after.division import divided
+from synkhronos.pymc._after.labels import in_order
 from synkhronos.pymc._after.loo_rows import (
     SAMPLE_DIMS,
     ChosenRows,
@@ -243,9 +244,9 @@ def jacobian_of(what: str, given: DataArray | None, rows: DataArray) -> np.ndarr
         raise InputError(
             f"{what}: log_jacobian: give a DataArray with the dimensions {list(rows.dims)}"
         )
-    found = given.transpose(*rows.dims).values
-    if found.shape != rows.shape or not np.isfinite(found).all():
-        raise InputError(f"{what}: log_jacobian: give finite numbers of the shape {rows.shape}")
+    found = in_order(f"{what}: log_jacobian", given, rows).values
+    if not np.isfinite(found).all():
+        raise InputError(f"{what}: log_jacobian: give finite numbers")
     return found
 
 

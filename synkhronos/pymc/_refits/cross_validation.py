@@ -47,8 +47,9 @@ def cross_validate(
     k : int, optional
         The number of folds; default 10. Rows are shared out at random.
     by : str or array, optional
-        One fold for each of its values: a dim of the observed variable, data of the model with a
-        value for each row, or an array of these. To leave one group out after another.
+        One fold for each of its values: a dim of the observed variable, data of the model of some
+        of its dims, or an array with a value for each row. To leave one group out after another.
+        Arrays are flat or of the shape of the rows; those of xarray have some dims of the rows.
     folds : array, optional
         As in ArviZ: the fold of each row.
     stratify_by, group_by : array, optional

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from xarray import DataArray
 
 from synkhronos._checks import check_integer, or_none, shown
 from synkhronos._errors import InputError
+from synkhronos.pymc._after.labels import in_order
 
 _WHAT = "cross_validate"
 _K = 10  # folds
@@ -31,7 +34,7 @@ def folds_of(
         values = _named(model, rows, by) if isinstance(by, str) else _of_rows(rows, "by", by)
         return _of_values("by", values)
     if "folds" in numbers:
-        _, places = np.unique(_of_rows(rows, "folds", numbers["folds"]), return_inverse=True)
+        _, places = _levels("folds", _of_rows(rows, "folds", numbers["folds"]))
         return _of_values("folds", places + 1)
     k = _K if k is None else k
     _check_folds(k, count, "rows")
@@ -39,9 +42,7 @@ def folds_of(
     if "stratify_by" in numbers:
         found = _stratified(_of_rows(rows, "stratify_by", numbers["stratify_by"]), k, rng)
     elif "group_by" in numbers:
-        levels, place = np.unique(
-            _of_rows(rows, "group_by", numbers["group_by"]), return_inverse=True
-        )
+        levels, place = _levels("group_by", _of_rows(rows, "group_by", numbers["group_by"]))
         _check_folds(k, len(levels), "groups of group_by")
         of_level = np.arange(k) if len(levels) == k else _random(len(levels), k, rng)
         found = of_level[place]
@@ -87,27 +88,42 @@ def _named(model: pm.Model, rows: DataArray, by: str) -> np.ndarray:
             "group of each row"
         )
     found = np.asarray(data[by].eval())
-    if found.shape == rows.shape[: found.ndim] and found.ndim:
-        return _flat(rows, DataArray(found, dims=rows.dims[: found.ndim]))
+    dims = model.named_vars_to_dims.get(by) or (None,) * found.ndim
+    named = set(dims) <= set(rows.dims)
+    ways = [
+        way
+        for way in ([dims] if named else combinations(rows.dims, found.ndim))
+        if found.shape == tuple(rows.sizes[dim] for dim in way)
+        and all(map(partial(_may_be, model), dims, way))
+    ]
+    if len(ways) == 1:
+        return _flat(rows, DataArray(found, dims=ways[0]))
+    own = f"the dims {list(dims)}" if any(dims) else "no dims"
+    several = "several dims are as long; " if ways else ""
     raise InputError(
-        f"{_WHAT}: by={by!r} has the shape {found.shape}, and the rows of {rows.name} have "
-        f"{rows.shape}"
+        f"{_WHAT}: by={by!r} has the shape {found.shape} and {own}, and {rows.name} has "
+        f"{dict(rows.sizes)}: {several}name the dims of these rows in pm.Data(dims=), or give an "
+        "array with the group of each row"
     )
+
+
+def _may_be(model: pm.Model, dim: str | None, of_rows: Hashable) -> bool:
+    """Whether a dim of data may be one of the rows: the same, or one of both has no name."""
+    return dim is None or dim == of_rows or of_rows not in model.dim_lengths
 
 
 def _of_rows(rows: DataArray, name: str, given: Any) -> np.ndarray:
     """A value for each row, flat."""
     if isinstance(given, DataArray) and given.dims and set(given.dims) <= set(rows.dims):
-        if any(given.sizes[dim] != rows.sizes[dim] for dim in given.dims):
-            raise InputError(f"{_WHAT}: {name} has {dict(given.sizes)}, rows {dict(rows.sizes)}")
-        return _flat(rows, given)
+        return _flat(rows, in_order(f"{_WHAT}: {name}", given, rows))
     values = np.asarray(given)
-    if values.size != rows.size:
-        raise InputError(
-            f"{_WHAT}: {name}={shown(given)} has {values.size} values, and {rows.name} has "
-            f"{rows.size} rows: give one for each"
-        )
-    return values.ravel()
+    if values.shape in ((rows.size,), rows.shape):
+        return values.ravel()
+    has = f"{values.size} values" if values.size != rows.size else f"the shape {values.shape}"
+    raise InputError(
+        f"{_WHAT}: {name}={shown(given)} has {has}, and {rows.name} has {rows.size} rows of the "
+        f"shape {rows.shape}: give one for each, in a list or in this shape"
+    )
 
 
 def _flat(rows: DataArray, values: DataArray) -> np.ndarray:
@@ -118,14 +134,29 @@ def _flat(rows: DataArray, values: DataArray) -> np.ndarray:
 
 def _of_values(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
     """A fold for each value."""
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise InputError(f"{_WHAT}: {name} has values that are not finite: give a group to each")
-    levels, place = np.unique(values, return_inverse=True)
+    levels, place = _levels(name, values)
     if len(levels) < 2:
         raise InputError(f"{_WHAT}: {name} has one value, and a fit without all rows knows nothing")
     order = np.argsort(place, kind="stable")
     ends = np.cumsum(np.bincount(place))[:-1]
     return {str(v): own for v, own in zip(levels, np.split(order, ends), strict=True)}
+
+
+def _levels(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different values, and the place among them of the value of each row."""
+    number = values.dtype.kind in "fc"
+    if (~np.isfinite(values) if number else DataArray(values).isnull().values).any():
+        raise InputError(
+            f"{_WHAT}: {name} has values that are not finite, or None: give a group to each row"
+        )
+    try:
+        levels, place = np.unique(values, return_inverse=True)
+    except TypeError:
+        raise InputError(
+            f"{_WHAT}: {name} has values of several kinds, such as texts and numbers, which have "
+            "no order: give values of one kind"
+        ) from None
+    return levels, place
 
 
 def _random(count: int, k: int, rng: np.random.Generator) -> np.ndarray:
@@ -136,7 +167,7 @@ def _random(count: int, k: int, rng: np.random.Generator) -> np.ndarray:
 
 def _stratified(values: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
     """The rows of each value are dealt out to the folds in turn."""
-    levels, place = np.unique(values, return_inverse=True)
+    levels, place = _levels("stratify_by", values)
     each = [np.flatnonzero(place == level) for level in range(len(levels))]
     order = np.concatenate([rng.permutation(own) if len(own) > 1 else own for own in each])
     found = np.empty(len(values), int)

@@ -12,6 +12,7 @@ from xarray import DataTree
 from synkhronos._checks import check_number, or_none
 from synkhronos._errors import InputError
 from synkhronos.pymc._after.elpd import is_pointwise
+from synkhronos.pymc._after.labels import in_order
 from synkhronos.pymc._after.loo import loo
 from synkhronos.pymc._after.moments import good_k_of
 from synkhronos.pymc._reading.models import model_of
@@ -103,27 +104,28 @@ def reloo(
         raise InputError(
             "reloo: loo_orig has no elpd_i and pareto_k: give a result of loo with pointwise=True"
         )
-    good_k = good_k_of(int(loo_orig.n_samples))
-    bad = np.flatnonzero(pareto_k.values > (good_k if threshold is None else threshold))
+    most = good_k_of(int(loo_orig.n_samples)) if threshold is None else threshold
     found = deepcopy(loo_orig)
-    if len(bad):
+    if (pareto_k.values > most).any():
         fits = Refits("reloo", data, model, var_name, (backend, compile_kwargs), kwargs)
         if dict(fits.rows.sizes) != dict(elpd_i.sizes):
             raise InputError(
                 f"reloo: loo_orig has rows of the shape {dict(elpd_i.sizes)}, and the model has "
                 f"{dict(fits.rows.sizes)}: give the result for this model"
             )
-        _correct(found, fits, bad)
+        _correct(found, fits, most)
     if not is_pointwise(pointwise):
         found.elpd_i = found.pareto_k = found.p_loo_i = None
     return found
 
 
-def _correct(found: Any, fits: Refits, bad: np.ndarray) -> None:
-    """Replace the numbers of bad rows by those of their fits."""
-    dims = fits.rows.dims
-    found.elpd_i = found.elpd_i.transpose(*dims)
-    found.pareto_k = found.pareto_k.transpose(*dims)
+def _correct(found: Any, fits: Refits, most: float) -> None:
+    """Replace the numbers of rows with a larger Pareto k by those of their fits."""
+    rows = fits.rows
+    for name in ("elpd_i", "pareto_k", "p_loo_i"):
+        if (values := getattr(found, name, None)) is not None:
+            setattr(found, name, in_order(f"reloo: {name} of loo_orig", values, rows))
+    bad = np.flatnonzero(found.pareto_k.values > most)
     one = {f"{row}": {"out": np.array([row]), "scored": np.array([row])} for row in bad}
     results = fits.run({name: {**item, "together": False} for name, item in one.items()})
     lppd = fits.log_means().reshape(found.elpd_i.shape)
@@ -145,6 +147,6 @@ def _correct(found: Any, fits: Refits, bad: np.ndarray) -> None:
     weights = found.log_weights
     if weights is not None:
         if hasattr(weights, "data_vars"):
-            weights = weights[fits.rows.name]
-        found.log_weights = weights.transpose(*dims, ...).copy()
+            weights = weights[rows.name]
+        found.log_weights = in_order("reloo: log_weights of loo_orig", weights, rows).copy()
         found.log_weights.values[places] = np.nan
