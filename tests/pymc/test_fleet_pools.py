@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 import traceback
@@ -247,6 +248,38 @@ def test_a_pool_that_is_broken_or_has_no_workers(
 
     with pytest.raises(SynkhronosError, match="runs no batches: CancelledError"):
         run_on(Gone(fitted), Folder(tmp_path / "c"), "abc")
+
+
+def test_a_pool_that_has_lost_its_workers_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time without workers counts from then on, however long a batch has run before."""
+    now = [0.0]
+
+    class Silence:
+        """Of the ends of batches: each look takes 100 s."""
+
+        def put(self, future: object) -> None:
+            pass
+
+        def get(self, timeout: float) -> None:
+            now[0] += 100
+            raise queue.Empty
+
+    class Leaving(Stand):
+        def slots(self) -> int:
+            return 2 if now[0] < 1800 else 0
+
+    def never(items: list[Any]) -> dict[str, Any]:
+        raise LookupError
+
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    ends = SimpleNamespace(SimpleQueue=Silence, Empty=queue.Empty)
+    monkeypatch.setattr(pool_batches, "time", clock)
+    monkeypatch.setattr(pool_batches, "queue", ends)
+    with pytest.raises(SynkhronosError, match="has had no worker of 1 cores for 600 seconds"):
+        run_on(Leaving(never), Folder(tmp_path / "f"), "a")
+    assert now[0] == 2400  # it was seen with workers at 1700
 
 
 def test_secrets_of_an_address_are_in_no_traceback(tmp_path: Path) -> None:

@@ -97,18 +97,20 @@ class Batches[B](ABC):
         Exception
             Of the methods.
         """
-        began = time.monotonic()
+        seen = time.monotonic()  # when the pool had workers for the last time
         with self._asked():
             head = self._pool.held(self.head())
         try:
             while self._running or self.wants_more():
                 self._look()
+                if self._slots:
+                    seen = time.monotonic()
                 self._fill(head)
                 try:
                     self._take(self._ended.get(timeout=_LOOK_SECONDS))
-                    began = time.monotonic()
+                    seen = time.monotonic()
                 except queue.Empty:
-                    self._check(time.monotonic() - began)
+                    self._check(time.monotonic() - seen)
         finally:
             self._end()
 
