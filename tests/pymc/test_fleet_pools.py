@@ -337,6 +337,27 @@ def test_ray_needs_a_connection() -> None:
         pool_of("map", "ray", 1)
 
 
+def test_a_batch_is_on_one_machine_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines with too few CPUs are no slots, together neither; nor are those that are gone."""
+    pytest.importorskip("ray", reason="synkhronos[cluster]")
+    from synkhronos._transport.pools import _ray
+
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 7.0}},
+        {"Alive": True, "Resources": {"GPU": 1.0}},
+        {"Alive": True, "Resources": {"CPU": 3.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0}},
+    ]
+    cluster = SimpleNamespace(
+        is_initialized=lambda: True,
+        remote=lambda **_: lambda function: SimpleNamespace(remote=function),
+        nodes=lambda: nodes,
+        cluster_resources=lambda: {"CPU": 10.0},
+    )
+    monkeypatch.setattr(_ray, "ray", cluster)
+    assert [pool_of("map", "ray", members).slots() for members in (1, 2, 4, 8)] == [10, 4, 1, 0]
+
+
 @pytest.fixture
 def here() -> Iterator[Any]:
     """The stations of a process of its own."""

@@ -26,8 +26,9 @@ class RayPool(Pool):
         self._call: Callable[..., Any] = remote.remote
 
     def slots(self) -> int:
-        """See `Pool`; asks the head."""
-        return int(ray.cluster_resources().get("CPU", 0)) // self._members
+        """See `Pool`; asks the head. The CPUs of a batch are those of one machine."""
+        alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
+        return sum(int(each.get("CPU", 0)) // self._members for each in alive)
 
     def elsewhere(self) -> str:
         """See `Pool`."""
