@@ -31,7 +31,7 @@ from synkhronos.pymc._map.digests import digest_of
 from synkhronos.pymc._map.fitted import Sampled
 from synkhronos.pymc._map.names import file_of, seed_of
 from synkhronos.pymc._map.one_graph import one_graph
-from synkhronos.pymc._map.parent import Item, Record
+from synkhronos.pymc._map.parent import Fleet, Item, Record
 from synkhronos.pymc._map.results import Folder, packed_result, texts_of, write_result
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}
@@ -496,6 +496,34 @@ def test_a_fit_that_fails_always_ends_the_fleet() -> None:
     items = ["raises"] * 12
     with pytest.raises(SynkhronosError, match=r"the first 10 items have failed, .* this item rai"):
         synk.pymc.map(cases.ended, items, cores=1)
+
+
+class Asking:
+    """A process that has asked for an item."""
+
+    asked, item, dead = True, None, True
+
+    def __init__(self) -> None:
+        self.replies: list[Mapping[str, Any]] = []
+        self.limits: list[float] = []
+        self.limit, self.reply = self.limits.append, self.replies.append
+
+
+def test_a_process_that_has_ended_gets_no_item(tmp_path: Path) -> None:
+    """So no item fails that has not run."""
+    with Bar("", 1, enabled=False) as bar:
+        record = Record(Folder(tmp_path), bar)
+        fleet = Fleet([[0]], None, record, 7)  # type: ignore[arg-type]
+        fleet._left = items = [Item("a", (0, 1), "")]
+        process: Any = Asking()
+        fleet.take(process, {"next": True})
+        fleet.lost(process, "killed")
+        assert (fleet._left, process.replies, record.failed) == (items, [], {})
+        process.dead = False
+        fleet.take(process, {"next": True})
+        assert [reply["name"] for reply in process.replies] == ["a"]
+        fleet.take(process, {"raised": "an error"})
+        assert (list(record.failed), process.limits) == (["a"], [7, 7])
 
 
 class EachFails:

@@ -107,8 +107,13 @@ class Slots[P: SlotProcess](ABC):
         for process in list(self._running):
             if ready.intersection(process.descriptors):
                 self._serve(process)
-            if process in self._running and time.monotonic() > process.until:
+            if self._is_late(process):
+                self._serve(process)  # it may have ended in time, while others were served
+            if self._is_late(process):
                 self._stop(process)
+
+    def _is_late(self, process: P) -> bool:
+        return process in self._running and time.monotonic() > process.until
 
     def _serve(self, process: P) -> None:
         """Take messages; the order makes sure that none of a dead process is lost."""

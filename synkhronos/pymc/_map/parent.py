@@ -194,10 +194,12 @@ class Fleet(Slots[Fitter]):
             process.asked = True
             self.give(process)
         elif "done" in message:
+            process.limit(self._limit)  # until it asks for the next item
             item, process.item = process.item, None
             assert item is not None
             self._ends.done(item)
         elif "raised" in message:
+            process.limit(self._limit)
             self._fail(process, message["raised"], message.get("traceback", ""))
 
     def give(self, process: Fitter) -> None:
