@@ -203,7 +203,12 @@ class Fleet(Slots[Fitter]):
             self._fail(process, message["raised"], message.get("traceback", ""))
 
     def give(self, process: Fitter) -> None:
-        """Give the next item to a process that asks; without one, the process ends."""
+        """Give the next item to a process that asks; without one, the process ends.
+
+        One that has ended since it asked gets none: the item would fail without having run.
+        """
+        if process.dead:
+            return
         if not self._left:
             process.reply({})
             process.ends_soon()
