@@ -268,9 +268,12 @@ def counted(study: Study) -> int:
 def give_back(study: Study, trial: Trial) -> None:
     """Fail a trial whose end nobody will report, and ask its values again in a later trial.
 
-    The new trial comes first: if this process dies between the two, the next one finds it.
+    The new trial comes first: if this process dies between the two, the next one finds it. A trial
+    that has ended stays: an interrupt may come after the study was told, before that was noted.
     """
     states = optuna().trial.TrialState
+    if study.get_trials(deepcopy=False)[trial.number].state.is_finished():
+        return
     if trial.number not in asked_again(study):
         values = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
         study.enqueue_trial(values, user_attrs={AGAIN_OF: trial.number})

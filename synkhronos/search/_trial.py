@@ -24,7 +24,7 @@ class Trial:
     params : dict
         The values drawn so far.
     cores : tuple of int
-        The cores of the slot. This process runs only on them. None on a pool, ``search(on=)``.
+        The cores of the slot. This process runs only on them. Empty on a pool, ``search(on=)``.
     members : int or None
         As given to `search`; ``fork()`` without arguments follows it.
     fold, folds : int

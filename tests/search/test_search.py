@@ -24,6 +24,7 @@ from user_scripts import LIMIT, alive, ended, kill, run_script, script_command
 import synkhronos as synk
 from synkhronos._host.cores import available
 from synkhronos.search import Trial, open_study, search
+from synkhronos.search._outcomes import Outcomes
 from synkhronos.search._trial import split
 
 pytestmark = pytest.mark.timeout(LIMIT)
@@ -298,6 +299,21 @@ def test_an_interrupt_gives_trials_back(tmp_path: Path) -> None:
     assert states(study) == ["COMPLETE", "FAIL", "COMPLETE"]
     assert study.trials[2].params == study.trials[1].params
     assert study.trials[2].user_attrs["synkhronos:again_of"] == 1
+
+
+def test_an_interrupt_after_the_end_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C before the search has noted it: the trial is complete, and not asked again."""
+    told = Outcomes.tell
+
+    def interrupted(self: Outcomes, trial: Any, message: Any) -> None:
+        told(self, trial, message)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Outcomes, "tell", interrupted)
+    study = open_study("a")
+    with pytest.raises(KeyboardInterrupt):
+        search(objectives.parabola, study, trials=1)
+    assert states(study) == ["COMPLETE"]
 
 
 SEARCH = """

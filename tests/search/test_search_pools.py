@@ -20,6 +20,7 @@ from user_scripts import ended
 from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._transport.serialization import unpack_graph
 from synkhronos.search import _pooled, open_study, search
+from synkhronos.search._outcomes import Outcomes
 from synkhronos.search._storages import received, sent
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -115,6 +116,20 @@ def test_no_trial_waits_for_a_worker(study: Any, monkeypatch: pytest.MonkeyPatch
         run_on(pool, study, 9, monkeypatch)
     assert cases.states(study) == ["FAIL"] * 3 + ["WAITING"] * 3
     assert pool.cancelled == 3
+
+
+def test_an_interrupt_after_the_end_was_told(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial is complete, and not asked again."""
+    told = Outcomes.tell
+
+    def interrupted(self: Outcomes, trial: Any, message: Any) -> None:
+        told(self, trial, message)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Outcomes, "tell", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_on(Stand(lambda _: {"values": [1.0]}, 1, "trial"), study, 1, monkeypatch)
+    assert cases.states(study) == ["COMPLETE"]
 
 
 def test_a_worker_that_sees_another_study(

@@ -66,8 +66,7 @@ class _LastingFleet(Fleet):
         self._left = list(items)[::-1]
         resting, self._resting = self._resting, []
         for process in resting:
-            if not process.dead:  # else another one starts
-                self.give(process)
+            self.give(process)
         self.go_on()
 
     def give(self, process: Fitter) -> None:
