@@ -17,9 +17,11 @@ from typing import Any
 import fleet_cases as cases
 import numpy as np
 import pymc as pm
+import pytensor.sparse
 import pytest
 from modes import FAST
 from pymc.sampling.mcmc import assign_step_methods
+from scipy import sparse
 from selection import thorough
 
 import synkhronos as synk
@@ -53,6 +55,22 @@ def test_models_of_one_graph_have_one_key(name: str) -> None:
     found = model.compile_logp(mode=FAST)(at)
     assert found == pytest.approx(wanted.compile_logp(mode=FAST)(at), rel=1e-12)
     assert found != make(1, 30).compile_logp(mode=FAST)(at)
+
+
+def test_shared_variables_of_a_model_keep_their_values() -> None:
+    """Those of a copy are its own, whatever data it gets; sparse data are compiled for itself."""
+    first, other = cases.shared_variable(1, 30), cases.shared_variable(2, 40)
+    before = first.plain.get_value()
+    _, shared = one_graph(first).make()
+    shared["x"].set_value(other.plain.get_value())
+    assert np.array_equal(first.plain.get_value(), before)
+    matrix = pytensor.shared(sparse.csr_matrix(np.eye(3)), name="design")
+    with pm.Model() as model:
+        pm.Normal(
+            "y", pytensor.sparse.dot(matrix, pm.Normal("a", shape=(3, 1))), observed=[[1.0]] * 3
+        )
+    with pytest.raises(NotImplementedError, match="design is a shared variable of Sparse"):
+        one_graph(model)
 
 
 def plain(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 
 from synkhronos._host.launch_settings import launch_settings
 from synkhronos._host.thread_pools import thread_pools
@@ -65,6 +66,16 @@ def one_number(seed: int, rows: int) -> Any:
     """An observed number, and no array."""
     with pm.Model() as model:
         pm.Binomial("y", 20, pm.Beta("p", 1, 1), observed=seed % 20)
+    return model
+
+
+@maker
+def shared_variable(seed: int, rows: int) -> Any:
+    """A shared variable of PyTensor, which is no `pm.Data`."""
+    r = np.random.default_rng(seed)
+    with pm.Model() as model:
+        model.plain = x = pytensor.shared(r.normal(size=rows), name="x")
+        pm.Normal("y", pm.Normal("slope") * x, 1, observed=r.normal(size=rows))
     return model
 
 

@@ -15,8 +15,9 @@ from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.subtensor import AdvancedSubtensor
-from pytensor.tensor.type import TensorType
+from pytensor.tensor.type import DenseTensorType
 from pytensor.tensor.variable import TensorConstant
 
 from synkhronos._compiling.kept.keys import graph_key
@@ -53,27 +54,29 @@ class OneGraph:
 def one_graph(model: Model) -> OneGraph:
     """Read a model.
 
-    Data are those of `pm.Data`, observed values, and arrays of the graph. An array that holds inf
-    or NaN stays a constant, since PyMC reads bounds in the graph.
+    Data are those of `pm.Data`, shared variables, observed values, and arrays of the graph. An
+    array that holds inf or NaN stays a constant, since PyMC reads bounds in the graph.
 
     Raises
     ------
     NotImplementedError, ValueError
-        PyMC cannot copy the model, or two of its data have one name.
+        PyMC cannot copy the model, two of its data have one name, or some are no arrays.
     """
     starts = initial_values_of(model)
-    graph, _ = fgraph_from_model(without_initial_values(model))
+    graph, copies = fgraph_from_model(without_initial_values(model))
     found = dict.fromkeys(v for node in toposort(graph.outputs) for v in node.inputs)
-    given = [v for v in found if isinstance(v, SharedVariable) and _is_tensor(v)]
-    lifted: dict[Variable, SharedVariable] = {}
+    theirs = _of_the_model(copies)
+    given = [v for v in found if _is_given(v)]
+    lifted: dict[Variable, SharedVariable] = {v: _fresh(v) for v in given if v in theirs}
     for constant in [v for v in found if _is_data(graph, v)]:
         value = np.asarray(constant.data)
         name = f"synk data {len(lifted)}"
         shape = value.shape if _is_size(graph, constant) else _lengths(value)
         lifted[constant] = pytensor.shared(value, name=name, shape=shape)
     outputs = _rebuilt(graph, lifted)
-    shared = {v.name: v for v in [*given, *lifted.values()]}
-    if len(shared) < len(given) + len(lifted) or None in shared:
+    every = [*(v for v in given if v not in theirs), *lifted.values()]
+    shared = {v.name: v for v in every}
+    if len(shared) < len(every) or None in shared:
         raise ValueError("two data of the model have one name")
     data = {name: np.asarray(v.get_value(borrow=True)) for name, v in shared.items()}
     again = FunctionGraph(outputs=outputs, clone=False)
@@ -90,8 +93,34 @@ def one_graph(model: Model) -> OneGraph:
     return OneGraph(graph_key([], outputs, *more, registries=REGISTRIES), data, make)
 
 
-def _is_tensor(variable: Variable) -> bool:
-    return isinstance(variable.type, TensorType)
+def _is_given(variable: Variable) -> bool:
+    """Whether it is a shared variable with data.
+
+    Raises
+    ------
+    NotImplementedError
+        Its data are no array.
+    """
+    if not isinstance(variable, SharedVariable) or isinstance(variable.type, RandomType):
+        return False
+    if not isinstance(variable.type, DenseTensorType):
+        raise NotImplementedError(f"{variable.name} is a shared variable of {variable.type!r}")
+    return True
+
+
+def _of_the_model(copies: Mapping[Variable, Variable]) -> set[Variable]:
+    """Copies that have the container of the model's own variable: PyMC copies only `pm.Data`."""
+    return {
+        new
+        for old, new in copies.items()
+        if isinstance(old, SharedVariable) and getattr(new, "container", None) is old.container
+    }
+
+
+def _fresh(shared: SharedVariable) -> SharedVariable:
+    """A variable of the same type and name, with a value of its own."""
+    value = shared.get_value()
+    return type(shared)(type=shared.type, value=value, strict=True, name=shared.name)
 
 
 def _lengths(value: np.ndarray) -> tuple[int | None, ...]:
