@@ -403,7 +403,7 @@ def test_idle_cores_run_chains(known: SimpleNamespace, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(fits_of_calls, "map_items", map_here)
     monkeypatch.setattr(fits_of_calls, "available", lambda: range(8))
-    pool = object()
+    pool = ThreadPoolExecutor(1)
     for given in ({}, {"on": pool}, {"on": pool, "members": 3}):
         with pytest.raises(LookupError):
             synk.pymc.cross_validate(known.model, known.tree, k=2, **given, **PLAIN)
@@ -565,6 +565,9 @@ def moved() -> pm.Model:
         ("cross_validate", {"var_name": "z"}, "var_name='z': the model has"),
         ("cross_validate", {"var_names": ["a"]}, "var_names= is not for fits without rows"),
         ("cross_validate", {"cores": 0}, "cores=0"),
+        ("cross_validate", {"on": 3}, "on=3: give a Client of Dask"),
+        ("cross_validate", {"limit": -1}, "limit=-1"),
+        ("lfo", {"random_seed": -1}, "random_seed=-1"),
         ("reloo", {"k_threshold": "high"}, "k_threshold='high'"),
         ("reloo", {"loo_orig": SimpleNamespace(elpd_i=None)}, "has no elpd_i and pareto_k"),
         ("lfo", {"method": "fast"}, 'method=\'fast\': give "approx" or "exact"'),

@@ -204,14 +204,37 @@ def without_data() -> pm.Model:
         (line, {"transform": "log"}, "transform='log': give a function"),
         (line, {"var_names": ["b"]}, "var_names: there is no 'b'; there are"),
         (line, {"folder": "fits"}, "folder= needs random_seed="),
+        (line, {"on": 3}, "on=3: give a Client of Dask, 'ray'"),
+        (line, {"cores": 0}, "cores=0: give an integer of at least 1"),
+        (line, {"members": 1000}, "members=1000: there are"),
+        (line, {"limit": -1}, "limit=-1: give a number of more than 0"),
+        (line, {"log_dir": "/dev/null/a"}, "log_dir='/dev/null/a': Not a directory"),
+        (line, {"random_seed": -1}, "random_seed=-1"),
         (line, {"idata_kwargs": {}}, "idata_kwargs= is not for fits to simulated data"),
         (with_potential, {}, "the model has a Potential, more"),
         (without_data, {}, "the model observes nothing: give data, or simulator="),
     ],
 )
-def test_wrong_arguments(make: Any, given: dict[str, Any], error: str) -> None:
+def test_wrong_arguments(
+    make: Any, given: dict[str, Any], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said before parameters are drawn."""
+    monkeypatch.setattr(sbc_module, "sample_prior_predictive", None)
     with pytest.raises((InputError, InputTypeError), match=f"sbc: {error}"):
         synk.pymc.sbc(make(), **given)
+
+
+def test_a_folder_that_is_not_for_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said before parameters are drawn, and nothing is written."""
+    monkeypatch.setattr(sbc_module, "sample_prior_predictive", None)
+    with pytest.raises(InputError, match=r"map: folder='/dev/null/a': Not a directory"):
+        synk.pymc.sbc(line(), 2, folder="/dev/null/a", random_seed=1)
+    (tmp_path / "seed.json").write_text('{"random_seed": 2}')
+    with pytest.raises(InputError, match=r"map: random_seed=1, and the results in .* have 2"):
+        synk.pymc.sbc(line(), 2, folder=tmp_path, random_seed=1)
+    with pytest.raises(InputError, match="cores=0"):
+        synk.pymc.sbc(line(), 2, folder=tmp_path / "new", random_seed=1, cores=0)
+    assert not (tmp_path / "new").exists()
 
 
 def test_fits_that_all_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,19 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from synkhronos._checks import check_integer, check_seconds, or_none, shown
+from synkhronos._checks import check_integer, or_none, shown
 from synkhronos._errors import InputError, InputTypeError, StartFailed
-from synkhronos._host import files
-from synkhronos._host.cores import available, shares
 from synkhronos._host.launch_settings import launch_settings
 from synkhronos._host.system import trouble
-from synkhronos._transport.pools.chosen import pool_of
-from synkhronos._transport.pools.pool import Pool
 from synkhronos._transport.processes.interpreter import lifeline
 from synkhronos._transport.processes.slots import in_memory
 from synkhronos.pymc._density.adaptation import check_adaptation
@@ -28,6 +23,7 @@ from synkhronos.pymc._map.packing import packed_for, packed_job
 from synkhronos.pymc._map.parent import Fleet, Item, Record, Settings
 from synkhronos.pymc._map.pooled import Job, PooledItems
 from synkhronos.pymc._map.results import Fits, Folder
+from synkhronos.pymc._map.where import where_of
 
 
 def map(
@@ -136,14 +132,8 @@ def map(
         if name in kwargs:
             raise InputError(f"map: {name}= is not for all items: fit returns a model for each")
     check_adaptation(kwargs.get("adaptation"), {**kwargs})
-    members = check_integer("map: members", members, 1)
-    pool = None if on is None else _pool(on, members, cores, log_dir)
-    there = available()
-    cores = min(or_none(check_integer, "map: cores", cores, 1) or len(there), len(there))
-    if pool is None and members > cores:
-        raise InputError(f"map: members={members}: there are {cores} cores")
+    where = where_of("map", on, cores, members, limit, log_dir)
     asked = or_none(check_integer, "map: random_seed", random_seed, 0)
-    limit = check_seconds("map: limit", limit)
     found = named(items)
     part, parts = launch_settings().part
     if parts > 1:
@@ -165,42 +155,24 @@ def map(
     failed: Mapping[Hashable, str] = {}
     if left:
         data = b"".join([head, *packed.values()])
-        logs = None if log_dir is None else _log_folder(log_dir)
         with (
             Bar("fitting", len(left), progressbar) as bar,
             place.keeping(),
             Record(place, bar, len(left) < len(placed)) as record,
         ):
-            if pool is not None:
-                given = Job(data, len(head), members, entropy, limit)
-                PooledItems(left, given, pool, place, record).run()
+            if where.pool is not None:
+                given = Job(data, len(head), where.members, entropy, where.limit)
+                PooledItems(left, given, where.pool, place, record).run()
             else:
-                slots = shares(there[:cores], min(cores // members, len(left)))[::-1]
                 with in_memory(data, "synk-items") as held, lifeline() as end:
-                    settings = Settings(
-                        held, len(head), end, members, entropy, str(place.path), logs
-                    )
-                    Fleet(slots, settings, record, limit or math.inf).fit(left)
+                    own = where.members, entropy, str(place.path), where.log_dir
+                    settings = Settings(held, len(head), end, *own)
+                    slots = where.slots(len(left))
+                    Fleet(slots, settings, record, where.limit or math.inf).fit(left)
         failed = record.failed
     else:
         place.note_failed({})
     return Fits(place, list(found), failed)
-
-
-def _pool(on: object, members: int, cores: object, log_dir: object) -> Pool:
-    for name, given in (("cores", cores), ("log_dir", log_dir)):
-        if given is not None:
-            raise InputError(f"map: {name}= is for slots of this machine: leave it out, or on=")
-    return pool_of("map", on, members)
-
-
-def _log_folder(given: str | os.PathLike[str]) -> Path:
-    folder = Path(os.fspath(given)).absolute()
-    try:
-        files.make_folder(folder)
-    except OSError as exc:
-        raise InputError(f"map: log_dir={str(folder)!r}: {exc.strerror}") from None
-    return folder
 
 
 def _placed(

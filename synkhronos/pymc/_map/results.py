@@ -68,13 +68,21 @@ class Folder:
             The folder has another one, or its file is damaged or cannot be read.
         """
         self._arguments = texts_of(arguments)
+        kept = self.noted_seed(asked)
+        if kept is None:
+            kept = fresh if asked is None else asked
+            self._note(_SEED, {"random_seed": kept})
+        self._seed = kept
+        return kept
+
+    def noted_seed(self, asked: int | None) -> int | None:
+        """The seed of earlier calls; None: there was none. For exceptions see `entropy`."""
         said: Any = {}
         try:
             said = json.loads(self._store.noted(_SEED))
             kept = said["random_seed"]
         except FileNotFoundError:
-            kept = fresh if asked is None else asked
-            self._note(_SEED, {"random_seed": kept})
+            return None
         except OSError as exc:
             if exc.errno != errno.EILSEQ:
                 raise InputError(
@@ -93,7 +101,6 @@ class Folder:
                 f"map: random_seed={asked}, and the results in {self.shown!r} have {kept}: "
                 "give this, or another folder"
             )
-        self._seed = kept
         if isinstance(earlier := said.get("arguments"), dict):
             self._earlier = texts_of(earlier)
         return kept

@@ -12,6 +12,7 @@ import pymc as pm
 from pymc.pytensorf import resolve_backend_compile_kwargs
 from xarray import DataArray, DataTree
 
+from synkhronos._checks import check_integer, or_none
 from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host.cores import available
 from synkhronos._host.launch_settings import launch_settings
@@ -27,7 +28,8 @@ from synkhronos.pymc._after.observed import (
 from synkhronos.pymc._density.adaptation import check_adaptation
 from synkhronos.pymc._map.digests import digest_of
 from synkhronos.pymc._map.mapped import map as map_items
-from synkhronos.pymc._map.results import Fits, forget
+from synkhronos.pymc._map.results import Fits, Folder, forget
+from synkhronos.pymc._map.where import where_of
 from synkhronos.pymc._refits.refit import Refit
 from synkhronos.pymc._refits.weighted import weighted
 
@@ -37,6 +39,7 @@ _OF_MAP = frozenset(
     for name, parameter in inspect.signature(map_items).parameters.items()
     if parameter.kind is inspect.Parameter.KEYWORD_ONLY
 )
+_OF_WHERE = _OF_MAP & inspect.signature(where_of).parameters.keys()
 
 
 class Refits:
@@ -156,8 +159,8 @@ def options_of(
 
     Raises
     ------
-    InputError
-        One is not for such fits, or `adaptation` is none.
+    InputError, InputTypeError, BackendMissing
+        One is not for such fits or not possible, or the folder is of another seed.
     """
     of_map = {name: value for name, value in options.items() if name in _OF_MAP}
     own = {name: value for name, value in options.items() if name not in _OF_MAP}
@@ -165,6 +168,10 @@ def options_of(
         if name in own:
             raise InputError(f"{what}: {name}= is not for {fits}: leave it out")
     check_adaptation(own.get("adaptation"), {**own})
+    where_of(what, **{name: of_map[name] for name in _OF_WHERE & of_map.keys()})
+    seed = or_none(check_integer, f"{what}: random_seed", of_map.get("random_seed"), 0)
+    if (folder := of_map.get("folder")) is not None:
+        Folder(folder).noted_seed(seed)
     return of_map, own
 
 

@@ -75,8 +75,9 @@ def sbc(
     Raises
     ------
     InputError, InputTypeError
-        An argument is not possible, the model has a Potential, which the prior has not, or it
-        observes nothing. Nothing was started.
+        An argument is not possible, the folder is of another seed, the model has a Potential, which
+        the prior has not, or it observes nothing. Nothing was started. Or the folder has results of
+        another model: nothing was fitted.
     SynkhronosError
         All fits have failed; or as for `map`.
 
@@ -111,12 +112,13 @@ def sbc(
             raise InputTypeError(f"sbc: {name}={shown(given)}: give a function")
     names = _names(model, var_names, simulator)
     refuse_parts("sbc")
-    of_map, own = options_of("sbc", {"chains": 2, **kwargs}, "fits to simulated data")
     if random_seed is None:
-        if of_map.get("folder") is not None:
+        if kwargs.get("folder") is not None:
             raise InputError("sbc: folder= needs random_seed=, from which the data follow")
         random_seed = int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
     seed = check_integer("sbc: random_seed", random_seed, 0)
+    options = {"chains": 2, **kwargs, "random_seed": seed}
+    of_map, own = options_of("sbc", options, "fits to simulated data")
     of = _digest(model, names, own, (thin, transform, simulator))
     truths, data = _drawn(model, names, count, seed, simulator, of_map.get("cores"))
     if simulator is not None:
@@ -131,7 +133,7 @@ def sbc(
         for i in range(count)
     }
     fit = Simulation(model, names, own, of_map.get("members", 1), thin, transform, simulator)
-    found = map_items(fit, items, random_seed=seed, **of_map)
+    found = map_items(fit, items, **of_map)
     results: dict[Any, dict[str, Any]] = dict(found)
     if not results:
         why = next(iter(found.failed.values()))
