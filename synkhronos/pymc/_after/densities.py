@@ -15,10 +15,8 @@ from xarray import Dataset, DataTree
 
 from synkhronos._errors import InputError
 from synkhronos.pymc._after.calculation import Calculation
-from synkhronos.pymc._after.division import checked, results
+from synkhronos.pymc._after.division import How
 from synkhronos.pymc._after.points import Points, names_of
-from synkhronos.pymc._after.pooled import chosen
-from synkhronos.pymc._after.store import check_store
 from synkhronos.pymc._density import functions
 from synkhronos.pymc._reading.models import without_initial_values
 
@@ -79,18 +77,11 @@ def compute_log_likelihood(
     >>> idata["log_likelihood"]["y"].shape
     (2, 5, 3)
     """
-    given = {
-        "var_names": var_names,
-        "extend": extend_inferencedata,
-        "model": model,
-        "sample_dims": sample_dims,
-        "progressbar": progressbar,
-        "mode": resolve_backend_compile_kwargs(backend, compile_kwargs),
-        "cores": cores,
-        "store": store,
-        "on": on,
-    }
-    return _compute_log_density(idata, "likelihood", **given)
+    what, groups = "compute_log_likelihood", ["log_likelihood"]
+    how = How.of(what, groups, cores=cores, progressbar=progressbar, store=store, on=on)
+    given = resolve_backend_compile_kwargs(backend, compile_kwargs)
+    own = var_names, extend_inferencedata, model, sample_dims, given
+    return _compute_log_density(how, idata, "likelihood", *own)
 
 
 def compute_log_prior(
@@ -145,43 +136,29 @@ def compute_log_prior(
     >>> synk.pymc.compute_log_prior(idata, model=model)["log_prior"]["mu"].shape
     (2, 5)
     """
-    given = {
-        "var_names": var_names,
-        "extend": extend_inferencedata,
-        "model": model,
-        "sample_dims": sample_dims,
-        "progressbar": progressbar,
-        "mode": resolve_backend_compile_kwargs(backend, compile_kwargs),
-        "cores": cores,
-        "store": store,
-        "on": on,
-    }
-    return _compute_log_density(idata, "prior", **given)
+    what, groups = "compute_log_prior", ["log_prior"]
+    how = How.of(what, groups, cores=cores, progressbar=progressbar, store=store, on=on)
+    given = resolve_backend_compile_kwargs(backend, compile_kwargs)
+    own = var_names, extend_inferencedata, model, sample_dims, given
+    return _compute_log_density(how, idata, "prior", *own)
 
 
 def _compute_log_density(
+    how: How,
     idata: DataTree,
     kind: str,
-    *,
     var_names: Sequence[str] | None,
     extend: bool,
     model: pm.Model | None,
     sample_dims: Sequence[str],
-    progressbar: bool,
-    mode: dict[str, Any],
-    cores: int | None,
-    store: str | os.PathLike[str] | None,
-    on: object,
+    given: dict[str, Any],  # arguments of `Model.compile_fn`
 ) -> Any:
-    what, group = f"compute_log_{kind}", f"log_{kind}"
-    cores = checked(what, cores, progressbar)
-    pool = chosen(what, on, cores)
-    path = check_store(store, [group])
+    [group] = how.groups
     sample_dims = names_of(sample_dims)
     model = modelcontext(model)
-    points = Points.of_dataset(posterior_of(idata, what), model, sample_dims)
+    points = Points.of_dataset(posterior_of(idata, how.what), model, sample_dims)
     density = Density(model, kind, var_names)
-    function = density.compiled(mode)
+    function = density.compiled(given)
     inputs = points.inputs_of(function, density.inputs)
     own = Calculation(function, density.names, inputs, points.sample_shape)
 
@@ -189,9 +166,7 @@ def _compute_log_density(
         dataset = points.dataset(found, density.model, sample_dims)
         return DataTree.from_dict({group: dataset})
 
-    how = {"what": what, "cores": cores, "progressbar": progressbar, "pool": pool}
-    tree = results(own, tree_of, store=path, groups=[group], **how)
-    dataset = tree[group].to_dataset()
+    dataset = how.results(own, tree_of)[group].to_dataset()
     if not extend:
         return dataset
     idata[group] = DataTree(dataset)

@@ -16,10 +16,8 @@ from xarray import Dataset, DataTree, merge
 
 from synkhronos._errors import InputError
 from synkhronos.pymc._after.calculation import Calculation
-from synkhronos.pymc._after.division import checked, results
+from synkhronos.pymc._after.division import How
 from synkhronos.pymc._after.points import Points, names_of
-from synkhronos.pymc._after.pooled import chosen
-from synkhronos.pymc._after.store import check_store
 from synkhronos.pymc._density import functions
 
 _GROUP = "deterministics"
@@ -83,9 +81,7 @@ def compute_deterministics(
     array([[2., 2.]])
     """
     what = "compute_deterministics"
-    cores = checked(what, cores, progressbar)
-    pool = chosen(what, on, cores)
-    path = check_store(store, [_GROUP])
+    how = How.of(what, [_GROUP], cores=cores, progressbar=progressbar, store=store, on=on)
     sample_dims = names_of(sample_dims)
     if merge_dataset and extend_dataset:
         raise InputError(f"{what}: give either merge_dataset or extend_dataset, not both")
@@ -121,9 +117,7 @@ def compute_deterministics(
         return DataTree.from_dict({_GROUP: points.dataset(found, model, sample_dims)})
 
     own = Calculation(function, names, points.inputs_of(function, inputs), points.sample_shape)
-    how = {"what": what, "cores": cores, "progressbar": progressbar, "pool": pool}
-    tree = results(own, tree_of, store=path, groups=[_GROUP], **how)
-    new = tree[_GROUP].to_dataset()
+    new = how.results(own, tree_of)[_GROUP].to_dataset()
     if extend_dataset:
         node.update(new)
         return dataset

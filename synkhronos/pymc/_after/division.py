@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ from synkhronos._transport.processes.fork_safety import reasons_against_fork
 from synkhronos._transport.serialization import pack_graph, unpack_graph
 from synkhronos.pymc._after.blocks import share
 from synkhronos.pymc._after.calculation import Calculation
-from synkhronos.pymc._after.pooled import PooledDivision
-from synkhronos.pymc._after.store import Store
+from synkhronos.pymc._after.pooled import PooledDivision, chosen
+from synkhronos.pymc._after.store import Store, check_store
 from synkhronos.pymc._after.work import InMemory, Target, Work
 from synkhronos.pymc._map.bar import Bar
 
@@ -56,60 +57,78 @@ class ComputeShare(Command):
                 return
 
 
-def results(
-    own: Calculation,
-    # from the results, which are arrays of shape ``(*sample_shape, ...)`` by name; without copies
-    tree_of: Callable[[Mapping[str, np.ndarray]], DataTree],
-    *,
-    what: str,  # how messages name the computation
-    cores: int | None,
-    store: str | None,
-    groups: Sequence[str],  # of the tree, which have the results
-    progressbar: bool,
-    pool: Pool | None,  # whose workers compute, in place of processes of this machine
-) -> DataTree:
-    """Compute all draws, and return them as a tree."""
-    if store is not None and not own.names:
-        raise InputError(f"{what}: store=: no variable is computed, so there is nothing to store")
-    first, seconds = own.measured()
-    shapes = [((*own.sample_shape, *value.shape), value.dtype) for value in first]
-    if store is None:
-        with _divided(own, seconds, what, cores, progressbar, pool) as division:
-            arrays = [division.empty(shape, dtype) for shape, dtype in shapes]
-            flat = [a.reshape((own.draws, *v.shape)) for a, v in zip(arrays, first, strict=True)]
-            division.run(InMemory(flat))
-            return tree_of(dict(zip(own.names, arrays, strict=True)))
-    zeros = [np.broadcast_to(np.zeros((), dtype), shape) for shape, dtype in shapes]
-    tree = tree_of(dict(zip(own.names, zeros, strict=True)))
-    stored = {name: tree[name].to_dataset() for name in groups if name in tree.children}
-    given = stored, own.names, own.sample_shape, own.block
-    target = Store.of(store, *given, made_of=own.digest(), seed=own.seed)
-    is_there = target.is_there()
-    if is_there:
-        target.cleaned()
-        own.there = frozenset(part.start for part in own.parts if target.has(part))
-    with _divided(own, seconds, what, cores, progressbar, pool) as division:
-        if not is_there:
-            target.make(stored)  # after the start of processes, since zarr has threads
-        division.run(target)
-        return tree.assign(target.opened())
+@dataclass(frozen=True)
+class How:
+    """How a call computes all draws of a calculation: by whom, and into memory or a store."""
 
+    what: str  # how messages name the call
+    groups: Sequence[str]  # of the tree, which have the results
+    cores: int | None
+    progressbar: bool
+    store: str | None
+    pool: Pool | None  # whose workers compute, in place of processes of this machine
 
-@contextlib.contextmanager
-def _divided(
-    own: Calculation,
-    seconds: float,  # of a draw
-    what: str,
-    cores: int | None,
-    progressbar: bool,
-    pool: Pool | None,
-) -> Iterator[Division | PooledDivision]:
-    if pool is None:
-        with divided(own, seconds * own.total, what, cores, progressbar) as division:
-            yield division
-        return
-    with Bar(what, own.total, progressbar) as bar:
-        yield PooledDivision(own, seconds * own.draws, pool, what, bar)
+    @staticmethod
+    def of(
+        what: str,
+        groups: Sequence[str],
+        *,
+        cores: int | None,
+        progressbar: bool,
+        store: str | os.PathLike[str] | None,
+        on: object,
+    ) -> How:
+        """Check the options; for exceptions see `checked`, `check_store` and `chosen`."""
+        cores = checked(what, cores, progressbar)
+        path = check_store(store, groups)
+        return How(what, groups, cores, progressbar, path, chosen(what, on, cores))
+
+    def results(
+        self,
+        own: Calculation,
+        # from arrays of shape ``(*sample_shape, ...)`` by name; without copies
+        tree_of: Callable[[Mapping[str, np.ndarray]], DataTree],
+    ) -> DataTree:
+        """Compute all draws, and return them as a tree."""
+        if self.store is not None and not own.names:
+            raise InputError(
+                f"{self.what}: store=: no variable is computed, so there is nothing to store"
+            )
+        first, seconds = own.measured()
+        shapes = [((*own.sample_shape, *value.shape), value.dtype) for value in first]
+        if self.store is None:
+            with self._divided(own, seconds) as division:
+                arrays = [division.empty(shape, dtype) for shape, dtype in shapes]
+                flat = [
+                    a.reshape((own.draws, *v.shape)) for a, v in zip(arrays, first, strict=True)
+                ]
+                division.run(InMemory(flat))
+                return tree_of(dict(zip(own.names, arrays, strict=True)))
+        zeros = [np.broadcast_to(np.zeros((), dtype), shape) for shape, dtype in shapes]
+        tree = tree_of(dict(zip(own.names, zeros, strict=True)))
+        stored = {name: tree[name].to_dataset() for name in self.groups if name in tree.children}
+        given = stored, own.names, own.sample_shape, own.block
+        target = Store.of(self.store, *given, made_of=own.digest(), seed=own.seed)
+        is_there = target.is_there()
+        if is_there:
+            target.cleaned()
+            own.there = frozenset(part.start for part in own.parts if target.has(part))
+        with self._divided(own, seconds) as division:
+            if not is_there:
+                target.make(stored)  # after the start of processes, since zarr has threads
+            division.run(target)
+            return tree.assign(target.opened())
+
+    @contextlib.contextmanager
+    def _divided(self, own: Calculation, seconds: float) -> Iterator[Division | PooledDivision]:
+        """A context in which all draws can be computed, each of which takes `seconds`."""
+        if self.pool is None:
+            options = self.what, self.cores, self.progressbar
+            with divided(own, seconds * own.total, *options) as division:
+                yield division
+            return
+        with Bar(self.what, own.total, self.progressbar) as bar:
+            yield PooledDivision(own, seconds * own.draws, self.pool, self.what, bar)
 
 
 @contextlib.contextmanager

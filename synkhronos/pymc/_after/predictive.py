@@ -19,10 +19,9 @@ from xarray import Dataset, DataTree
 from synkhronos._checks import check_integer, shown
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.pymc._after.calculation import Calculation, RandomSeed, seed_of
-from synkhronos.pymc._after.division import checked, results
+from synkhronos.pymc._after.division import How
 from synkhronos.pymc._after.points import Points, names_of
-from synkhronos.pymc._after.pooled import chosen
-from synkhronos.pymc._after.store import check_store, seed_in
+from synkhronos.pymc._after.store import seed_in
 from synkhronos.pymc._density import functions
 
 
@@ -145,14 +144,9 @@ def sample_posterior_predictive(
     (1, 2, 3)
     """
     what = "sample_posterior_predictive"
-    cores = checked(what, cores, progressbar)
-    group = "predictions" if predictions else "posterior_predictive"
-    path = check_store(store, [group])
-    pool = chosen(what, on, cores)
-    how = {"what": what, "cores": cores, "progressbar": progressbar, "pool": pool}
-    if path is not None and not return_inferencedata:
-        raise InputError(f"{what}: store= needs return_inferencedata=True")
-    seed = seed_of(seed_in(path, [group]) if random_seed is None else random_seed)
+    groups = ["predictions" if predictions else "posterior_predictive"]
+    how = How.of(what, groups, cores=cores, progressbar=progressbar, store=store, on=on)
+    seed = _seed(how, random_seed, return_inferencedata)
     model = modelcontext(model)
     if isinstance(trace, MultiTrace):
         trace = pm.to_inference_data(trace, model=model)
@@ -196,12 +190,12 @@ def sample_posterior_predictive(
             points.sample_shape,
             seed,
         )
-    if path is not None and own is None:
+    if how.store is not None and own is None:
         raise InputError(f"{what}: store=: no variable is drawn, all are copied from the trace")
     if not return_inferencedata:
-        arrays = _arrays_of(own, **how)
+        arrays = _arrays_of(own, how)
         return {name: copied[name] if name in copied else arrays[name] for name in one}
-    tree = tree_of({}) if own is None else results(own, tree_of, store=path, groups=[group], **how)
+    tree = tree_of({}) if own is None else how.results(own, tree_of)
     if extend_inferencedata:
         return _extended(trace, tree)
     return tree
@@ -228,7 +222,14 @@ def _points(trace: object, model: pm.Model, sample_dims: Sequence[str]) -> tuple
     )
 
 
-def _arrays_of(own: Calculation | None, **how: Any) -> dict[str, np.ndarray]:
+def _seed(how: How, given: RandomSeed, as_tree: bool) -> Any:
+    """The seed of a call, which may be that of its store."""
+    if how.store is not None and not as_tree:
+        raise InputError(f"{how.what}: store= needs return_inferencedata=True")
+    return seed_of(seed_in(how.store, how.groups) if given is None else given)
+
+
+def _arrays_of(own: Calculation | None, how: How) -> dict[str, np.ndarray]:
     """The results as arrays."""
     found: dict[str, np.ndarray] = {}
 
@@ -237,7 +238,7 @@ def _arrays_of(own: Calculation | None, **how: Any) -> dict[str, np.ndarray]:
         return DataTree()
 
     if own is not None:
-        results(own, keep, store=None, groups=(), **how)
+        how.results(own, keep)
     return found
 
 
@@ -314,14 +315,9 @@ def sample_prior_predictive(
     """
     what = "sample_prior_predictive"
     draws = check_integer(f"{what}: draws", draws, 1)
-    cores = checked(what, cores, progressbar)
     groups = ["prior", "prior_predictive"]
-    path = check_store(store, groups)
-    pool = chosen(what, on, cores)
-    how = {"what": what, "cores": cores, "progressbar": progressbar, "pool": pool}
-    if path is not None and not return_inferencedata:
-        raise InputError(f"{what}: store= needs return_inferencedata=True")
-    seed = seed_of(seed_in(path, groups) if random_seed is None else random_seed)
+    how = How.of(what, groups, cores=cores, progressbar=progressbar, store=store, on=on)
+    seed = _seed(how, random_seed, return_inferencedata)
     model = modelcontext(model)
     with _compiling(model) as compiled:
         one = pm_sample_prior_predictive(
@@ -340,6 +336,6 @@ def sample_prior_predictive(
         return pm.to_inference_data(prior={name: drawn[name][0] for name in one}, **given)
 
     if not return_inferencedata:
-        arrays = _arrays_of(own, **how)
+        arrays = _arrays_of(own, how)
         return {name: arrays[name][0] for name in one}
-    return results(own, tree_of, store=path, groups=groups, **how)
+    return how.results(own, tree_of)
