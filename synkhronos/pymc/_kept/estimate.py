@@ -55,7 +55,7 @@ class Estimate:
 
 
 def _dims(model: Model, dim: str | None) -> object:
-    """What names of dimensions say of a model's rows; log-densities and data are without them."""
+    """All that names of dimensions say of the rows; log-densities and data are without them."""
     if dim is None:
         return None
     lengths = {name: length_of(model, name) for name in model.dim_lengths}
