@@ -120,6 +120,39 @@ def test_lengths_of_other_axes_follow_the_data(spread: Callable[..., Any]) -> No
     check_equal(evaluated(model, at), divided)
 
 
+def _first_of_parameters(draw: Any) -> Any:
+    return pm.Normal("eta", shape=2 * ROWS)[:ROWS]
+
+
+def _first_of_data(draw: Any) -> Any:
+    return pm.Data("x", draw.normal(size=(2 * ROWS, 3)))[:ROWS] @ pm.Normal("b", shape=3)
+
+
+@pytest.mark.parametrize("mean", [_first_of_parameters, _first_of_data])
+def test_the_first_of_more_values_are_the_rows(mean: Callable[..., Any]) -> None:
+    draw = np.random.default_rng(0)
+    with pm.Model() as model:
+        pm.Normal("y", mean(draw), 1, observed=draw.normal(size=ROWS))
+    copy = synk.pymc.fast(model)  # whose log-density is proved
+    assert copy.logp.reading.names == ["y"]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [lambda x, mu: x[:ROWS] - mu, lambda x, mu: (x - mu).reshape((ROWS, -1)).sum(axis=1)],
+    ids=["taken", "folded"],
+)
+def test_a_number_that_the_user_wrote_stays_where_data_get_longer(rows: Any) -> None:
+    with pm.Model() as model:
+        x = pm.Data("x", np.arange(2.0 * ROWS).reshape(ROWS, 2))
+        pm.Potential("p", -pt.sqr(rows(x, pm.Normal("mu"))).sum())
+    copy = synk.pymc.fast(model)
+    for each in (model, copy):
+        pm.set_data({"x": np.arange(4.0 * ROWS).reshape(2 * ROWS, 2)}, each)
+    at = points(model, 1)
+    check_equal(evaluated(model, at), evaluated(copy, at))
+
+
 def test_an_index_that_only_happens_to_have_length_1() -> None:
     """With other data it pairs with the rows: members get what it selects."""
     draw = np.random.default_rng(0)

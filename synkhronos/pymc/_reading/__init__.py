@@ -9,6 +9,7 @@ Each room imports only itself and the rooms before it.
 ``facts``        what is known of variables: lengths, what is free, what the user declares
 ``assumptions``  checks the operations that are read as they are declared
 ``counts``       which lengths are the number of rows, whatever data are set
+``lengths``      arrays that are made with given lengths, for any number of rows
 ``rows``         which variables of a term lie along its rows
 ``summands``     sums over rows in a scalar log-density, which are divided, and the rest
 ``terms``        finds the terms of a log-density that can be divided, and the axis of each

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +20,6 @@ import numpy as np
 import pytensor.tensor as pt
 from pymc.pytensorf import constant_fold
 from pytensor.compile.builders import OpFromGraph, SymbolicOp
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
@@ -29,7 +28,7 @@ from pytensor.scalar import basic as ps
 from pytensor.scalar.math import Sigmoid, Softplus
 from pytensor.scan.op import Scan
 from pytensor.tensor import TensorVariable
-from pytensor.tensor.basic import Alloc, ARange, MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.basic import ARange, MakeVector, ScalarFromTensor, TensorFromScalar
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import All
 from pytensor.tensor.shape import Reshape, SpecifyShape
@@ -43,6 +42,7 @@ from synkhronos._proofs.walk import Walk, constant_of, name_of, transfer
 from synkhronos.pymc._reading.assumptions import Assumption
 from synkhronos.pymc._reading.counts import Counts
 from synkhronos.pymc._reading.facts import Facts, Lengths, Place
+from synkhronos.pymc._reading.lengths import ROW_AXIS, at_axis, lengths_of, relengthened, stays
 
 POSITION = -1  # instead of an axis: the variable holds the row numbers, 0 to n - 1
 
@@ -247,13 +247,16 @@ class Reader:
             return _by_step(node)
         if isinstance(node.op, Subtensor) and self._takes_all_rows(node, axis):
             return (axis,)
-        known = _KEEPS_LENGTH.get(type(node.op))
+        known = ROW_AXIS.get(type(node.op))
         if known is not None:
             inner = known(node, axis, self._shapes)
             if inner is None:
                 return None
-            others = [length for i, length in enumerate(_lengths_of(node)) if i != axis]
-            read = 0 if all(map(_stays, others)) else len(node.inputs) - 1
+            own, others = at_axis(lengths_of(node), axis)
+            rest = any(constant_of(length) == -1 for length in others)
+            if rest and not self._spans(own, node.inputs[0], inner):
+                return None  # other data could be folded to other rows
+            read = 0 if all(map(stays, others)) else len(node.inputs) - 1
             return (inner, *(None,) * read)
         return self._try(node, place)
 
@@ -275,18 +278,32 @@ class Reader:
         taken = indices_from_subtensor(node.inputs[1:], node.op.idx_list)
         if axis >= len(taken) or not all(isinstance(index, slice) for index in taken):
             return False
-        own, others = taken[axis], [index for i, index in enumerate(taken) if i != axis]
+        own, others = at_axis(taken, axis)
         return (
             own.stop is not None
-            and self._is_count(own.stop)
             and is_full(slice(own.start, None, own.step))
             and all(map(is_full, others))
+            and self._spans(own.stop, node.inputs[0], axis)
         )
 
-    def _is_count(self, length: TensorVariable) -> bool:
-        [found] = constant_fold([length], raise_not_constant=False)
-        fixed = not isinstance(found, Variable) and int(found) == self._rows
+    def _spans(self, length: TensorVariable, array: TensorVariable, axis: int) -> bool:
+        """Whether a length is that of an array with the rows, also of other data.
+
+        A number of the user's is, if the array keeps its length. Of longer data the model would
+        take a part.
+        """
+        if self._shapes[array][axis] != self._rows:
+            return False
+        fixed = self._is_fixed(length) and self._is_fixed(array.shape[axis])
         return fixed or self._counts.is_count(length)
+
+    def _is_count(self, length: TensorVariable) -> bool:
+        return self._is_fixed(length) or self._counts.is_count(length)
+
+    def _is_fixed(self, length: TensorVariable) -> bool:
+        """Whether a length is the number of rows as a constant, which no data change."""
+        [found] = constant_fold([length], raise_not_constant=False)
+        return not isinstance(found, Variable) and int(found) == self._rows
 
     def _goes_on(self, variable: Variable, node: Apply) -> bool:
         """Whether members shall compute a value that they need whole, instead of receiving it.
@@ -422,8 +439,8 @@ class Reader:
                 return _respecified(node, axis, inputs[0])
             if isinstance(node.op, Scan) and self._ways[place] == _by_step(node):
                 inputs = _restepped(node, inputs)
-            if type(node.op) in _KEEPS_LENGTH:
-                return _relengthened(node, axis, inputs, self._shapes)
+            if type(node.op) in ROW_AXIS:
+                return relengthened(node, axis, inputs, self._shapes)
         return _remade(node, inputs)[node.outputs.index(variable)]
 
     def _source(self, place: Place) -> Variable:
@@ -652,69 +669,6 @@ def _size(shape: Lengths) -> int:
     for n in shape:
         size *= n
     return size
-
-
-def _allocated(node: Apply, axis: int, shapes: Mapping[Variable, Lengths]) -> int | None:
-    """The row axis of the value that fills an Alloc along its row axis."""
-    filling, output = node.inputs[0], node.outputs[0]
-    inner = axis - len(shapes[output]) + filling.type.ndim
-    return inner if inner >= 0 and filling.type.shape[inner] != 1 else None
-
-
-def _folded(node: Apply, axis: int, shapes: Mapping[Variable, Lengths]) -> int | None:
-    """The row axis before a Reshape: leading rows stay in front."""
-    before, after = shapes[node.inputs[0]], shapes[node.outputs[0]]
-    return 0 if axis == 0 and before and before[0] == after[0] else None
-
-
-_KEEPS_LENGTH: dict[type, Callable[[Apply, int, Mapping[Variable, Lengths]], int | None]] = {
-    Alloc: _allocated,
-    Reshape: _folded,
-}
-
-
-def _lengths_of(node: Apply) -> list[Variable]:
-    """The lengths that an Alloc or Reshape is given; -1 in a Reshape stands for what is left."""
-    if isinstance(node.op, Alloc):
-        return list(node.inputs[1:])
-    vector = node.inputs[1]
-    if isinstance(vector, Constant):
-        return [pt.constant(n) for n in vector.data]
-    if vector.owner is not None and isinstance(vector.owner.op, MakeVector):
-        return list(vector.owner.inputs)
-    return [vector[i] for i in range(node.outputs[0].type.ndim)]
-
-
-def _stays(length: Variable) -> bool:
-    """Whether a length stays what it is whatever data are set: parameters keep their shapes."""
-    return not any(isinstance(v, SharedVariable) for v in ancestors([length]))
-
-
-def _relengthened(
-    node: Apply, axis: int, inputs: Sequence[TensorVariable], shapes: Mapping[Variable, Lengths]
-) -> TensorVariable:
-    """An Alloc or Reshape for any number of rows, instead of the number of all rows."""
-    array, shape = inputs[0], list(shapes[node.outputs[0]])
-    stay = len(inputs) == 1
-    folded = isinstance(node.op, Reshape)
-    given = [*inputs[1:]] if stay or not folded else [inputs[1][i] for i in range(len(shape))]
-    known_shape = node.outputs[0].type.shape
-    lengths: list[Variable | int] = []
-    for i, (length, n) in enumerate(zip(_lengths_of(node), shape, strict=True)):
-        number = constant_of(length)
-        if i == axis:
-            lengths.append(array.shape[0 if folded else axis - len(shape) + array.type.ndim])
-        elif known_shape[i] is not None or (stay and number != -1):
-            lengths.append(int(n))
-        else:
-            lengths.append(given[i] if number is None else number)
-    if folded:
-        return array.reshape(lengths)
-    known = list(shapes[node.inputs[0]])
-    others = shape[:axis] + shape[axis + 1 :]
-    if stay and len(known) == len(shape) and known[:axis] + known[axis + 1 :] == others:
-        return array
-    return pt.alloc(array, *lengths)
 
 
 def _by_step(node: Apply) -> tuple[int | None, ...]:
