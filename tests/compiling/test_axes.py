@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import numpy as np
@@ -133,14 +134,15 @@ def test_rows_are_convolved_as_by_numpy(ways: tuple[str, ...]) -> None:
     cases = [(WAYS[way], mode) for way in ways for mode in ("full", "valid")]
     fast = compiled([x, y], [convolve1d(*way(x, y), mode) for way, mode in cases])
     assert len(operations(fast, Convolution)) == len(cases)
-    for n, k in LENGTHS:
+    for (n, k), first in itertools.product(LENGTHS, (0.0, np.nan, np.inf)):
         values = R.normal(size=(2, 3, n)), R.normal(size=(2, 3, k))
+        values[0][..., 0] += first  # which some outputs do not read
         for (way, mode), found in zip(cases, fast(*values), strict=True):
-            first, second = way(*values)
+            one, other = way(*values)
             by_numpy = np.vectorize(
                 functools.partial(np.convolve, mode=mode), signature="(n),(k)->(o)"
             )
-            np.testing.assert_allclose(found, by_numpy(first, second), rtol=1e-12, atol=1e-14)
+            np.testing.assert_allclose(found, by_numpy(one, other), rtol=1e-12, atol=1e-14)
     with pytest.raises(ValueError, match="convolve1d: an operand has no elements"):
         fast(values[0], values[1][:, :, :0])
     with pytest.raises(ValueError, match="convolve1d: axis 0 of the operands does not fit"):

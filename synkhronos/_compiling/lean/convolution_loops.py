@@ -9,7 +9,7 @@ from pytensor.link.numba.dispatch.basic import numba_njit
 
 from synkhronos._libraries.pytensor import compile_numba_function_src
 
-VERSION = 1  # part of the key of cached machine code: change it whenever the code changes
+VERSION = 2  # part of the key of cached machine code: change it whenever the code changes
 
 
 @numba_njit
@@ -18,8 +18,8 @@ def _valid(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
     if out.size < y.size:
         for i in range(out.size):
             part = x[i : i + y.size]
-            total = x[0] * 0
-            for j in range(y.size):
+            total = part[0] * y[0]
+            for j in range(1, y.size):
                 total += part[j] * y[j]
             out[i] = total
         return
