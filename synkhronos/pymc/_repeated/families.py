@@ -146,7 +146,8 @@ def _gamma_density(
 ) -> Tensor:
     rate = pt.reciprocal(scale)
     own = rows * (alpha * pt.log(rate) - pt.gammaln(alpha)) - total * rate
-    return own + (alpha - 1) * logs + _power(zeros, alpha - 1) + constant
+    at_zero = _times(zeros, pt.switch(pt.eq(alpha, 1), 0.0, -np.inf))  # PyMC's, also for alpha < 1
+    return own + (alpha - 1) * logs + at_zero + constant
 
 
 def _beta(sums: GroupSums, value: np.ndarray) -> list[np.ndarray]:
