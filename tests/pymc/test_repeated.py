@@ -29,7 +29,7 @@ from synkhronos.pymc._density.likelihood import Likelihood
 from synkhronos.pymc._group import likelihood as _group_likelihood
 from synkhronos.pymc._reading.facts import Declared, Facts
 from synkhronos.pymc._reading.reading import read
-from synkhronos.pymc._repeated.least_squares import least_squares
+from synkhronos.pymc._repeated.least_squares import LeastSquares, least_squares
 
 # numpy's words on overflow, and PyMC's on imputed values
 pytestmark = [
@@ -481,15 +481,34 @@ def test_least_squares_near_its_solution(rank: int) -> None:
     assert np.all(np.abs(fitted - x @ expected) <= 1e-8 * scale + 1e-9)
     assert np.count_nonzero(found.root.any(axis=0)) == rank
     for far in (0.0, 1e-6, 1.0):
-        b = expected + far * r.normal(size=4)
-        left = y.astype(np.longdouble) - x.astype(np.longdouble) @ b.astype(np.longdouble)
-        ours = found.rest - found.root @ (found.joined @ b - found.centre)
-        assert np.sum(ours**2) == pytest.approx(float(np.sum(left**2)), rel=1e-13)
-        slope, true = found.joined.T @ (found.root.T @ ours), np.asarray(left @ x, np.float64)
-        terms = np.abs(x) * (np.abs(y) + np.abs(x) @ np.abs(b))[:, None]  # of each row
-        rounding = np.sqrt(np.sum(terms**2, axis=0)) + np.abs(x).T @ np.abs(left.astype(float))
-        allowed = 2**-50 * rounding + 1e-300
-        assert np.all(np.abs(slope - true) <= allowed)
+        check_squares(found, x, y, expected + far * r.normal(size=4))
+
+
+def check_squares(found: LeastSquares, x: np.ndarray, y: np.ndarray, b: np.ndarray) -> None:
+    """The sum of squares and its slope at b, in long doubles."""
+    left = y.astype(np.longdouble) - x.astype(np.longdouble) @ b.astype(np.longdouble)
+    ours = found.rest - found.root @ (found.joined @ b - found.centre)
+    assert np.sum(ours**2) == pytest.approx(float(np.sum(left**2)), rel=1e-13)
+    slope, true = found.joined.T @ (found.root.T @ ours), np.asarray(left @ x, np.float64)
+    terms = np.abs(x) * (np.abs(y) + np.abs(x) @ np.abs(b))[:, None]  # of each row
+    rounding = np.sqrt(np.sum(terms**2, axis=0)) + np.abs(x).T @ np.abs(left.astype(float))
+    allowed = 2**-50 * rounding + 1e-300
+    assert np.all(np.abs(slope - true) <= allowed)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [lambda u, v: [np.ones(N), 1e16 * u], lambda u, v: [1e16 * u, u, v]],
+    ids=["apart", "of two that depend on one another"],
+)
+def test_columns_of_another_scale_keep_their_slopes(columns: Callable[..., Any]) -> None:
+    r = np.random.default_rng(3)
+    x = np.column_stack(columns(*r.normal(size=(2, N))))
+    scales, y = np.linalg.norm(x, axis=0), r.normal(size=N)
+    found = least_squares(lambda begin, end: x[begin:end], y, x.shape[1])
+    expected = np.linalg.lstsq(x / scales, y, rcond=None)[0]
+    for far in (0.0, 1.0, 30.0):
+        check_squares(found, x, y, (expected + far * r.normal(size=len(scales))) / scales)
 
 
 def test_an_intercept_beside_effects_of_all_groups_is_added_to_them() -> None:

@@ -54,7 +54,8 @@ def least_squares(
     triangle = np.vstack([triangle, np.zeros((width + 1 - len(triangle), width + 1))])
     joined = _joined(triangle[:width, :width])
     root = np.where(joined.any(axis=1), triangle[:width, :width], 0.0)
-    centre, *_ = np.linalg.lstsq(root, triangle[:width, width], rcond=None)
+    scales = _lengths(root)
+    centre = np.linalg.lstsq(root / scales, triangle[:width, width], rcond=None)[0] / scales
     slopes, squares = np.zeros(width, np.longdouble), np.longdouble(0)
     for begin, end in blocks:
         rows = design(begin, end).astype(np.longdouble)
@@ -62,7 +63,8 @@ def least_squares(
         slopes += left @ rows
         squares += left @ left
     slopes = np.where(joined.any(axis=1), slopes, 0.0)
-    rounding, *_ = np.linalg.lstsq(root.T, slopes.astype(np.float64), rcond=None)
+    slopes = (slopes / scales).astype(np.float64)
+    rounding, *_ = np.linalg.lstsq((root / scales).T, slopes, rcond=None)
     smallest = np.sqrt(np.maximum(squares - np.sum(rounding.astype(np.longdouble) ** 2), 0.0))
     return LeastSquares(
         joined,
@@ -82,9 +84,8 @@ def _joined(root: np.ndarray) -> np.ndarray:
 
     Columns that depend least on those that are kept come first, as in a QR with pivots.
     """
-    width = len(root)
-    lengths = np.linalg.norm(root, axis=0)
-    left = root / np.where(lengths > 0, lengths, 1.0)
+    width, scales = len(root), _lengths(root)
+    left = root / scales
     kept: list[int] = []
     for _ in range(width):
         norms = np.linalg.norm(left, axis=0)
@@ -98,9 +99,17 @@ def _joined(root: np.ndarray) -> np.ndarray:
         left[:, best] = 0.0
     if len(kept) == width:
         return np.eye(width)
-    weights, *_ = np.linalg.lstsq(root[:, kept], root, rcond=None)
+    units, *_ = np.linalg.lstsq(root[:, kept] / scales[kept], root / scales, rcond=None)
+    units[np.abs(units) <= 8 * width * _EPS] = 0.0  # of columns of the same length
+    weights = units * (scales / scales[kept, None])
     whole = np.round(weights)
-    near = np.abs(weights - whole) <= 8 * width * _EPS * np.maximum(np.abs(whole), 1.0)
+    near = np.abs(weights - whole) <= 8 * width * _EPS * np.abs(whole)
     found = np.zeros((width, width))
     found[kept] = np.where(near, whole, weights)
     return found
+
+
+def _lengths(columns: np.ndarray) -> np.ndarray:
+    """The length of each column, by which it is divided: numpy drops what is relatively small."""
+    found: np.ndarray = np.linalg.norm(columns, axis=0)
+    return np.where(found > 0, found, 1.0)
