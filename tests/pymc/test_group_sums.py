@@ -54,3 +54,10 @@ def test_means_and_squares_keep_the_digits_of_what_is_left() -> None:
         assert (mean[k] - 1e9) + left[k] == pytest.approx(true, rel=1e-14)
         squares = math.fsum((rows - 1e9 - true) ** 2)
         assert spread[k] ** 2 == pytest.approx(squares, rel=1e-14)
+
+
+def test_no_rows_have_no_groups() -> None:
+    sums = GroupSums(kinds_of([np.zeros(0)], 0))
+    for values in (np.zeros(0), np.zeros((0, 2))):
+        assert sums.of(values).shape == values.shape
+        assert [a.shape for a in sums.centred(values)] == [values.shape] * 3

@@ -316,6 +316,7 @@ SET: dict[str, Callable[[], dict[str, np.ndarray]]] = {
         "x": np.tile(TABLE, (3, 1)) ** 2,
     },
     "shorter": lambda: {"g": G[:2], "counts": COUNTS[:2], "few": FEW[:2], "x": TABLE[:2]},
+    "no rows": lambda: {"g": G[:0], "counts": COUNTS[:0], "few": FEW[:0], "x": TABLE[:0]},
     "one row": lambda: {"g": G[:1], "counts": COUNTS[:1], "few": FEW[:1], "x": TABLE[:1]},
     "all distinct": lambda: {"g": G, "counts": COUNTS, "few": X, "x": TABLE},
     "not full rank": lambda: {"g": G, "counts": COUNTS, "few": FEW, "x": TABLE * [1, 1, 0]},
@@ -336,7 +337,9 @@ SET: dict[str, Callable[[], dict[str, np.ndarray]]] = {
 }
 
 
-@pytest.mark.parametrize("kinds", [("other values", "longer", "outside"), *thorough((tuple(SET),))])
+@pytest.mark.parametrize(
+    "kinds", [("other values", "longer", "no rows", "outside"), *thorough((tuple(SET),))]
+)
 def test_the_rows_are_found_again_when_data_are_set(kinds: tuple[str, ...]) -> None:
     """No weights of other data survive; the first data give the first bits again."""
     model, other = settable(), settable()
@@ -509,6 +512,21 @@ def test_columns_of_another_scale_keep_their_slopes(columns: Callable[..., Any])
     expected = np.linalg.lstsq(x / scales, y, rcond=None)[0]
     for far in (0.0, 1.0, 30.0):
         check_squares(found, x, y, (expected + far * r.normal(size=len(scales))) / scales)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_design_that_is_not_finite_gives_nan(
+    number: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So the proof sees that nothing can be compared, and the model stays plain."""
+    x = np.where(np.arange(3 * N).reshape(N, 3) == 50, number, TABLE)
+    found = least_squares(lambda begin, end: x[begin:end], X, 3)
+    assert np.isnan(found.root).all()
+    with pm.Model() as model:
+        pm.Normal("y", x @ z("b", 3), scale(), observed=X)
+    caplog.set_level(logging.INFO, "synkhronos")
+    assert "logp" not in vars(synk.pymc.fast(model))
+    assert "or its gradient is not finite at the initial point" in caplog.text
 
 
 def test_an_intercept_beside_effects_of_all_groups_is_added_to_them() -> None:

@@ -37,6 +37,11 @@ def least_squares(
     y : array of float, (rows,)
     width : int
 
+    Returns
+    -------
+    LeastSquares
+        NaN if X has a number that is not finite, or that overflows.
+
     Notes
     -----
     A QR of the rows and y gives R and the solution. A second pass computes the residuals of the
@@ -52,6 +57,9 @@ def least_squares(
         rows = np.column_stack([design(begin, end), y[begin:end]])
         triangle = np.linalg.qr(np.vstack([triangle, rows]), mode="r")
     triangle = np.vstack([triangle, np.zeros((width + 1 - len(triangle), width + 1))])
+    if not np.isfinite(triangle[:, :width]).all():
+        root = np.full((width + 1, width), np.nan)
+        return LeastSquares(np.eye(width), np.zeros(width), root, np.full(width + 1, np.nan))
     joined = _joined(triangle[:width, :width])
     root = np.where(joined.any(axis=1), triangle[:width, :width], 0.0)
     scales = _lengths(root)

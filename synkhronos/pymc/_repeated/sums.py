@@ -23,7 +23,7 @@ class GroupSums:
     def __init__(self, kinds: Kinds) -> None:
         self._of = kinds.of
         self._order = np.argsort(kinds.of, kind="stable")
-        self._starts = np.concatenate([[0], np.cumsum(kinds.counts)[:-1]]).astype(np.intp)
+        self._starts = (np.cumsum(kinds.counts) - kinds.counts).astype(np.intp)
         self._repeats = kinds.counts
         self.counts = kinds.counts.astype(np.float64)  # the number of rows of each group
 
