@@ -115,6 +115,25 @@ KINDS: dict[str, tuple[Callable[[], object], list[str]]] = {
         lambda: pm.Normal("y", z()[G][:, None] + z("k", 3), scale(), observed=TABLE),
         [summed(5)],
     ),
+    "one number": (
+        lambda: pm.Potential("y", pm.logp(pm.Poisson.dist(e()), 0).sum()),
+        [summed(5)],
+    ),
+    "one vector": (
+        lambda: pm.Potential(
+            "y", pm.logp(pm.Normal.dist(z()[G][:, None] + z("k", 3), 1), TABLE[0]).sum()
+        ),
+        [summed(5)],
+    ),
+    "one column": (
+        lambda: pm.Potential(
+            "y",
+            pm.logp(
+                pm.Normal.dist(z()[pm.Data("g", G)][:, None] + z("k", 3), 1), TABLE[:, :1]
+            ).sum(),
+        ),
+        [summed(5)],
+    ),
     "student": (lambda: pm.StudentT("y", nu=3, mu=z()[G], observed=COUNTS * 1.0), [weighted(20)]),
     "signs of zero": (
         lambda: pm.StudentT("y", nu=3, mu=z()[G], observed=np.where(H > 0, 0.0, -0.0)),
@@ -469,6 +488,12 @@ def test_a_regression_without_noise_keeps_the_digits_of_its_residuals() -> None:
         assert abs(other - true) <= max(0.01 * abs(value - true), 2**-52 * abs(true))
         gap = np.abs(other_slope - true_slope).max()
         assert gap <= 0.01 * np.abs(slope - true_slope).max()
+
+
+@pytest.mark.parametrize("kind", ["one number", "one vector", "one column"])
+def test_what_is_observed_may_have_no_rows(kind: str) -> None:
+    copy = synk.pymc.fast(model_of(kind))  # whose log-density is proved
+    assert copy.logp.reading.names == ["y"]
 
 
 @pytest.mark.parametrize("rank", [4, 2, 0])

@@ -55,7 +55,8 @@ class SumsByGroup(Form):
             ndim=value.type.ndim,
         )
         _, sample = form._summed(terms.rowed_data, terms.whole_data, rows=2)
-        kinds = [(None,) * s.ndim for s in sample]
+        lengths = _lengths(observed, form.ndim)
+        kinds = [lengths[: s.ndim] for s in sample]
         places = [pt.tensor("sums", dtype="float64", shape=kind) for kind in kinds]
         shaped = [p if p.ndim == form.ndim else p[:, *[None] * (form.ndim - 1)] for p in places]
         parameters = dict(zip(given, columns.outputs, strict=False))
@@ -79,7 +80,8 @@ class SumsByGroup(Form):
         columns = self.columns.data.arrays(rowed, whole)
         kinds = kinds_of(columns, count)
         observed = self.observed.arrays(rowed, whole)
-        shape = np.broadcast_shapes(*[a.shape for a in observed])
+        by_row = (count, *[1] * (self.ndim - 1))  # what is observed may be one number for all
+        shape = np.broadcast_shapes(by_row, *[a.shape for a in observed])
         given = [np.broadcast_to(a, shape) for a in observed]
         sums = self.family.statistics(GroupSums(kinds), *given)
         return [c[kinds.first] for c in columns], sums
@@ -88,6 +90,15 @@ class SumsByGroup(Form):
     def described(self) -> str:
         """A phrase on the rows."""
         return f"{self.left:,} distinct but for what is observed (sums by group)"
+
+
+def _lengths(observed: Sequence[TensorVariable], ndim: int) -> tuple[int | None, ...]:
+    """The lengths of sums as far as types know them: 1 where all that is observed has one entry."""
+    lengths: list[int | None] = [None]
+    for axis in range(1, ndim):
+        there = [v.type.shape[axis - ndim] for v in observed if v.type.ndim >= ndim - axis]
+        lengths.append(1 if all(n == 1 for n in there) else None)
+    return tuple(lengths)
 
 
 def _family_of(terms: RowTerms) -> tuple[Family, dict[str, TensorVariable]] | None:
