@@ -30,6 +30,7 @@ from synkhronos.pymc._group import likelihood as _group_likelihood
 from synkhronos.pymc._reading.facts import Declared, Facts
 from synkhronos.pymc._reading.reading import read
 from synkhronos.pymc._repeated.least_squares import LeastSquares, least_squares
+from synkhronos.pymc._repeated.quadratic import QuadraticForm
 
 # numpy's words on overflow, and PyMC's on imputed values
 pytestmark = [
@@ -488,6 +489,22 @@ def test_a_regression_without_noise_keeps_the_digits_of_its_residuals() -> None:
         assert abs(other - true) <= max(0.01 * abs(value - true), 2**-52 * abs(true))
         gap = np.abs(other_slope - true_slope).max()
         assert gap <= 0.01 * np.abs(slope - true_slope).max()
+
+
+def test_integers_of_small_types_keep_their_digits() -> None:
+    """A cell above 127, a quotient, and a product above 2**24."""
+    r, rows = np.random.default_rng(8), 6000
+    g, h = (r.integers(0, n, rows).astype("int8") for n in (12, 11))
+    x, u = r.integers(-30_000, 30_000, (2, rows)).astype("int16")
+    with pm.Model() as model:
+        mu = z("cell", (12, 11))[g, h] + pm.Normal("c") / (1 + h) + pm.Normal("d") * x * u
+        pm.Normal("y", mu, 1, observed=r.normal(size=rows))
+    [part] = Likelihood(read(model)).parts
+    assert isinstance(part.form, QuadraticForm)
+    _, cell, _, by_c, by_d = part.form.data.arrays(*part._data.arrays())
+    assert np.array_equal(cell, g.astype(int) * 11 + h)
+    assert np.array_equal(by_c[:, 0], 1 / (1.0 + h))
+    assert np.array_equal(by_d[:, 0], x.astype(float) * u)
 
 
 @pytest.mark.parametrize("kind", ["one number", "one vector", "one column"])

@@ -44,6 +44,7 @@ class Affine:
         """The function multiplied by data of each row, and by a scalar parameter."""
         blocks, offsets = self.blocks, self.offsets
         if data is not None:
+            data = _double(data)
             offsets = [v * data for v in offsets]
             blocks = [
                 Block(b.coefficients, b.length, b.index, b.factor * _as_column(data, b.factor))
@@ -70,7 +71,7 @@ class _Reader:
     def read(self, variable: Tensor) -> Affine | None:
         """Read a vector by row, or a scalar, from its last operation on."""
         if self._terms.is_data(variable):
-            return Affine(offsets=[variable])
+            return Affine(offsets=[_double(variable)])
         if not self._terms.has_rows(variable):
             scalar = _scalar(variable)
             if scalar is None:
@@ -99,12 +100,12 @@ class _Reader:
                 return self._factors(node.inputs)
             case ps.TrueDiv():
                 above, below = map(pt.as_tensor, node.inputs)
-                return self._factors([above, pt.reciprocal(below)])
+                return self._factors([above, pt.reciprocal(_double(below))])
         return None
 
     def _factors(self, factors: Sequence[Tensor]) -> Affine | None:
         """A product, of whose factors at most one has rows and parameters."""
-        found = Affine(offsets=[pt.constant(1.0)])
+        found = Affine(offsets=[_double(pt.constant(1.0))])
         data: list[Tensor] = []
         fixed: list[Tensor] = []
         mixed: list[Tensor] = []
@@ -138,9 +139,10 @@ class _Reader:
         if any(v.type.dtype == "bool" for v in indices):
             return None
         shape = self._shape(array)
-        index = pt.constant(0)
+        index = pt.constant(0, dtype="int64")
         for v, n in zip(indices, shape, strict=True):
-            index = index * n + pt.switch(v < 0, v + n, v)
+            place = v.astype("int64")  # numbers of small types overflow
+            index = index * n + pt.switch(place < 0, place + n, place)
         size = int(np.prod(shape))
         return Affine([Block(array.ravel(), size, index, pt.ones((1,)))])
 
@@ -208,6 +210,11 @@ def _scalar(variable: Tensor) -> Tensor:
     if any(n != 1 for n in variable.type.shape):
         return None
     return variable.dimshuffle() if variable.type.ndim else variable
+
+
+def _double(variable: Tensor) -> Tensor:
+    """Numbers as a location has them: PyTensor computes with those of small types in float32."""
+    return variable.astype("float64")
 
 
 def _vector(scalar: Tensor) -> Tensor:
