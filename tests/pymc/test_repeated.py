@@ -513,6 +513,21 @@ def test_what_is_observed_may_have_no_rows(kind: str) -> None:
     assert copy.logp.reading.names == ["y"]
 
 
+def test_latents_belong_to_one_part() -> None:
+    """Each part would write the gradient by them to the same place."""
+    r, rows = np.random.default_rng(4), 200
+    group = r.integers(0, 3, rows)
+    with pm.Model() as model:
+        latent = pm.Normal("latent", shape=rows)
+        for name in ("of latents", "of latents, too"):
+            pm.Normal(name, latent, 1, observed=r.normal(size=rows))
+        for k in range(3):
+            pm.Poisson(f"of groups {k}", pm.math.exp(z(f"z{k}", 3)[group]), observed=group)
+    first, *others = Likelihood(read(model)).parts
+    assert (first.names, first.latents) == (["of latents", "of latents, too"], [0])
+    assert [part.form.described for part in others] == [summed(3)] * 3
+
+
 @pytest.mark.parametrize("rank", [4, 2, 0])
 def test_least_squares_near_its_solution(rank: int) -> None:
     """The sum of squares and its slope, near the solution, in long doubles."""

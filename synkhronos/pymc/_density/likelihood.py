@@ -342,7 +342,7 @@ def _formed(reading: Reading, repeated: bool) -> Iterator[_Formed]:
         if repeated and len(group.terms) > 1 and rows > LEAST_ROWS:
             apart = [_form_of(alone, point, repeated) for alone in group.apart]
             if any(form.described for *_, form in apart):
-                cost = sum(form.cost for *_, form in apart)
+                cost = sum(form.cost * len(alone.terms) for alone, _, form in apart)
                 if cost * GAIN <= rows * len(group.terms):
                     yield from apart
                     continue
@@ -353,7 +353,7 @@ def _form_of(group: RowReading, point: Point, repeated: bool) -> _Formed:
     data, free = RowData(group, point), group.facts.free
     rowed, whole = list(data.rowed.values()), list(data.whole.values())
     places = {v: p for p, v in group.sources.items() if p[0] in free}
-    if not repeated or any(axis is not None for _, axis in places.values()):
+    if not repeated or group.has_latents:
         return group, data, Form(rowed, whole, group.total, group.holds, group.rows, group.rows)
     rows = RowTerms(
         group.names,

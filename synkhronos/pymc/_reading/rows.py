@@ -91,10 +91,21 @@ class RowReading:
         """The variable of each term."""
         return [term.name for term in self.terms]
 
+    @property
+    def has_latents(self) -> bool:
+        """Whether there are parameters with rows."""
+        return any(axis is not None and v in self.facts.free for v, axis in self.sources)
+
     @cached_property
     def apart(self) -> list[RowReading]:
-        """The same terms, each read alone."""
-        return [group for term in self.terms for group in read_rows([term], self.facts)]
+        """The same terms, each read alone, but those with latents together.
+
+        Terms may share latents, and the gradient by these has one place.
+        """
+        alone = [group for term in self.terms for group in read_rows([term], self.facts)]
+        latent = [term for group in alone if group.has_latents for term in group.terms]
+        rest = [group for group in alone if not group.has_latents]
+        return [*read_rows(latent, self.facts), *rest]
 
 
 def read_rows(terms: Sequence[Term], facts: Facts) -> tuple[RowReading, ...]:
