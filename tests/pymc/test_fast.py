@@ -344,7 +344,9 @@ def test_what_is_refused() -> None:
         synk.pymc.fast(model)
 
 
-def test_a_wrong_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_graph_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     real = synk.pymc._density.serial.density
 
     def wrong(*args: Any) -> list[Any]:
@@ -352,8 +354,13 @@ def test_a_wrong_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         return [value, *[g * pt.constant(1 + 1e-4) for g in gradients]]
 
     monkeypatch.setattr(synk.pymc._density.serial, "density", wrong)
-    with pytest.raises(synk.InputError, match="the faster log-density of y is not the plain one"):
-        synk.pymc.fast(regression())
+    wanted = "the faster log-density of y is not the plain one"
+    assert "logp" not in vars(synk.pymc.fast(regression()))
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert wanted in record.getMessage()
+    with pytest.raises(synk.InputError, match=wanted):
+        synk.pymc.fast(regression(), "obs")
 
 
 def test_the_log_density_of_the_others_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ from synkhronos.pymc._density.adaptation import AUTO, adapted, check_adaptation,
 from synkhronos.pymc._density.divided import check_counts
 from synkhronos.pymc._density.estimate import gradients_in_turn
 from synkhronos.pymc._density.faster import Faster
+from synkhronos.pymc._density.faults import finding_faults
 from synkhronos.pymc._density.late_arviz import import_nutpie
 from synkhronos.pymc._density.likelihood import mode_of
 from synkhronos.pymc._density.nutpie import sample as pm_sample
@@ -333,6 +334,7 @@ def _sample(
 ) -> Any:
     """Choose a way and sample by it, with arguments that are checked."""
     Declared.of(model, asked["row_wise"])  # a wrong entry is no reason to sample plainly
+    mode_of(asked["mode"])
     if _is_launched():
         members: Any = import_module("synkhronos.pymc._chains.members")
         all_given = {"chains": chains, "cores": cores, "dim": dim, **asked, **given}
@@ -360,7 +362,7 @@ def _by_a_way(
         by_nuts = functools.partial(kept.by_nuts, lambda: _all_by_nuts(model)) if kept else None
         check_sampler(metric, sampler_of(model, given, by_nuts))
     try:
-        with rarely_collected(), without_c(None, _mode_of(given)):
+        with rarely_collected(), without_c(None, _mode_of(given)), finding_faults(model):
             estimate = _estimate(model, dim, asked, given, kept)
             seconds = estimate.seconds
             way, of_way = way_of(model, estimate, dim, chains, cores, asked, given, kept)

@@ -10,6 +10,7 @@ Each room imports only itself and the rooms before it.
 ``density``       the likelihood as an operation of the model's function, without a group
 ``containers``    notices that the user sets the value of a shared variable
 ``serial``        the data of this operation, and its evaluation with numpy
+``faults``        an unexpected exception leaves a model plain, unless it is the user's
 ``proof``         compares the new log-density with the plain one at random points
 ``failures``      raises what nutpie and `pm.find_MAP` would take for a bad point
 ``divided``       what replaces a model's log-density

@@ -9,9 +9,9 @@ from pytensor.tensor import TensorVariable
 from synkhronos._compiling.lean.mode import without_c
 from synkhronos._compiling.progress import telling
 from synkhronos._compiling.traces import untraced
-from synkhronos._errors import InputError
 from synkhronos.pymc._density.density import density
 from synkhronos.pymc._density.divided import Divided, Replaced
+from synkhronos.pymc._density.faults import FaultError
 from synkhronos.pymc._density.gain import with_gain
 from synkhronos.pymc._density.likelihood import Likelihood, tell_forms
 from synkhronos.pymc._density.proof import prove
@@ -43,9 +43,9 @@ class Faster(Replaced):
         data = DataInGraph(likelihood, self._settable)
         found = prove(reading, InProcess(likelihood, data))
         if found is not None:
-            raise InputError(
+            raise FaultError(
                 f"the faster log-density of {', '.join(reading.names)} is not the plain one: "
-                f"{found}. Sample the model as it is, and please report this"
+                f"{found}. The model has not been changed; please report this"
             )
         value = density(likelihood, data.variables, sources_of(likelihood))[0]
         value = value if data.valid is None else value * data.valid

@@ -21,6 +21,7 @@ from synkhronos._compiling.progress import watch
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos._errors import InputError
 from synkhronos._proofs.walk import name_of
+from synkhronos.pymc._density.faults import FaultError
 from synkhronos.pymc._density.likelihood import Likelihood
 from synkhronos.pymc._reading.facts import Facts, Point, is_smooth
 from synkhronos.pymc._reading.reading import Reading
@@ -111,7 +112,7 @@ def prove(
     Raises
     ------
     NotFiniteError
-    InputError
+    FaultError
         A variable that was taken apart is not the sum of its parts.
     """
     _prove_summands(reading)
@@ -340,7 +341,7 @@ def _prove_summands(reading: Reading) -> None:
 
     Raises
     ------
-    InputError
+    FaultError
         They differ at one of the points.
     """
     terms = {name: [t.variable for t in reading.terms if t.name == name] for name in reading.names}
@@ -363,7 +364,7 @@ def _prove_summands(reading: Reading) -> None:
         for i, name in enumerate(names):
             plain, apart = found[len(names) + 2 * i : len(names) + 2 * i + 2]
             if not abs(plain - apart) <= relative * (abs(plain) + found[i]):
-                raise InputError(
+                raise FaultError(
                     f"the parts of {name} do not add up: its log-density is {plain!r}, the sum of "
                     f"its parts is {apart!r}. The model has not been changed; please report this"
                 )

@@ -13,7 +13,7 @@ from synkhronos._compiling.progress import telling
 from synkhronos._compiling.traces import untraced
 from synkhronos._errors import InputError
 from synkhronos.pymc._density.faster import Faster
-from synkhronos.pymc._density.proof import NotFiniteError
+from synkhronos.pymc._density.faults import FaultError, finding_faults
 from synkhronos.pymc._kept.copies import lead_copies
 from synkhronos.pymc._reading.facts import Declared
 from synkhronos.pymc._reading.models import copied, model_of, refuse_divided
@@ -57,14 +57,15 @@ def fast(
     pymc.Model
         A new model, with the same variables, dims, coords, data and initial values. Where no
         variable can be computed faster, its log-density is the plain one; a line of the log says
-        why.
+        why. So it is where the new log-density differs from the plain one, or an error prevents it:
+        a warning of the log asks you to report that.
 
     Raises
     ------
     InputError
-        An observed variable with the dimension `dim` is not a sum over its entries; an entry of
-        `row_wise` is not known; the new log-density differs from the plain one; or the model has
-        symbolic initial values, so that PyMC cannot copy it.
+        An observed variable with the dimension `dim` is not a sum over its entries, or another
+        reason with `dim` for which the log-density stays the plain one; an entry of `row_wise` is
+        not known; or the model has symbolic initial values, so that PyMC cannot copy it.
 
     Notes
     -----
@@ -96,24 +97,24 @@ def fast(
     """
     model = model_of(model, "fast")
     refuse_divided(model)
-    with telling("reading the model"), untraced(), without_c("NUMBA"):
+    with untraced(), without_c("NUMBA"):
         model = copied(model)
         declared = Declared.of(model, row_wise)  # a wrong entry is no reason to stay plain
         try:
-            reading = read(model, dim, declared)
+            with finding_faults(model):
+                _make_faster(model, dim, declared, repeated)
         except InputError as exc:
-            return _plain(model, dim, exc)
-    try:
-        Faster(model, reading, settable=True, repeated=repeated)
-    except NotFiniteError as exc:
-        return _plain(model, dim, exc)
-    lead_copies()
+            if dim is not None:
+                raise
+            level = logging.WARNING if isinstance(exc, FaultError) else logging.INFO
+            reason = " ".join(str(exc).split())
+            log.log(level, "the log-density stays the plain one: %s", reason)
+        else:
+            lead_copies()
     return model
 
 
-def _plain(model: Model, dim: str | None, reason: InputError) -> Model:
-    """The model as it is, with a line of the log; with `dim`, the reason is raised."""
-    if dim is not None:
-        raise reason
-    log.info("the log-density stays the plain one: %s", " ".join(str(reason).split()))
-    return model
+def _make_faster(model: Model, dim: str | None, declared: Declared, repeated: bool) -> None:
+    with telling("reading the model"):
+        reading = read(model, dim, declared)
+    Faster(model, reading, settable=True, repeated=repeated)
