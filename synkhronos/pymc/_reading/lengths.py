@@ -20,7 +20,7 @@ from synkhronos.pymc._reading.facts import Lengths
 
 
 def at_axis[T](each: Sequence[T], axis: int) -> tuple[T, list[T]]:
-    """What belongs to an axis, and what to the others."""
+    """The part that belongs to an axis, and those of the others."""
     return each[axis], [one for i, one in enumerate(each) if i != axis]
 
 
