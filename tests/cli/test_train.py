@@ -103,7 +103,11 @@ def test_the_config_is_printed(place: Path, capsys: Captured, tmp_path: Path) ->
     [
         (["nothing.toml"], 2, "synk train: nothing.toml: cannot be read"),
         (["config.toml", "epochs=0"], 2, "synk train: config.toml: epochs: found 0, give an"),
-        (["config.toml", "--verify", "x"], 2, "argument --verify: 'x': give an integer of at least 0"),
+        (
+            ["config.toml", "--verify", "x"],
+            2,
+            "argument --verify: 'x': give an integer of at least 0",
+        ),
         ([], 2, "the following arguments are required: CONFIG"),
         (
             ["config.toml", "optimizer=nadamm"],
