@@ -35,7 +35,7 @@ SUM, PROD = Reduction.SUM, Reduction.PROD
 Shape = Sequence[Variable | int]  # lengths, as expressions
 
 
-class _Combining(CollectiveOp):
+class Combining(CollectiveOp):
     """An operation on one value, and perhaps on one more that only gives a length."""
 
     def made(self, given: Sequence[Variable], output: Variable) -> Apply:
@@ -87,7 +87,7 @@ class _Combining(CollectiveOp):
 _DISCRETE = ("bool", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)))
 
 
-class AllReduce(_Combining):
+class AllReduce(Combining):
     """The members' values, reduced; linear for a sum."""
 
     __props__ = ("op", "weighing")
@@ -110,7 +110,7 @@ class AllReduce(_Combining):
         return _slope(self.op, given, output) * _total(found)
 
 
-class AllGather(_Combining):
+class AllGather(Combining):
     """The members' values, joined along axis 0; linear.
 
     A second value, if given, has as many rows as the result. JAX needs it where members have
@@ -135,7 +135,7 @@ class AllGather(_Combining):
         return OwnRows(self.weighing.transposed)(found, given)[0]
 
 
-class OwnRows(_Combining):
+class OwnRows(Combining):
     """This member's rows of the sum: as many as a second value has; linear, see `AllGather`."""
 
     __props__ = ("weighing",)
@@ -156,7 +156,7 @@ class OwnRows(_Combining):
         return AllGather(self.weighing.transposed)(found, given)[0]
 
 
-class ReduceScatter(_Combining):
+class ReduceScatter(Combining):
     """This member's rows of the reduced values, as a part is cut; linear for a sum."""
 
     __props__ = ("op", "weighing")
@@ -186,7 +186,7 @@ class ReduceScatter(_Combining):
         return _slope(self.op, given, whole) * AllGather(PLAIN.transposed)(found, given)[0]
 
 
-class Broadcast(_Combining):
+class Broadcast(Combining):
     """The value of one member."""
 
     __props__ = ("root",)
@@ -254,7 +254,7 @@ def _slope(op: Reduction, given: TensorVariable, output: TensorVariable) -> Tens
 
 
 def _of_batch(
-    op: _Combining, node: Apply, values: TensorVariable, token: TensorVariable
+    op: Combining, node: Apply, values: TensorVariable, token: TensorVariable
 ) -> TensorVariable:
     """Over a batch of values the operation is the same, since it is element by element."""
     return op.make_node(values, node.inputs[-1])

@@ -7,7 +7,6 @@ values have the length that the graph gives, or else that of equal members.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -20,15 +19,7 @@ from pytensor.link.jax.dispatch import jax_funcify
 from synkhronos._engine import graph_exchanges
 from synkhronos._engine.graph_collectives import SameSteps, same_steps
 from synkhronos._plan.rows import edges
-from synkhronos._proofs.reductions import Reduction
-from synkhronos.ops._collectives import (
-    AllGather,
-    AllReduce,
-    Broadcast,
-    OwnRows,
-    Rank,
-    ReduceScatter,
-)
+from synkhronos.ops._collectives import AllGather, AllReduce, Broadcast, Combining, Rank
 
 
 def met(
@@ -54,71 +45,35 @@ def _declared(node: Apply, values: jax.Array) -> jax.Array:
     return jnp.asarray(values).astype(node.inputs[0].type.dtype)
 
 
-@jax_funcify.register(AllReduce)
-def _all_reduce(op: AllReduce, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
+@jax_funcify.register(Combining)
+def _combining(op: Combining, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
     del kwargs
-    meet = functools.partial(graph_exchanges.all_reduced, op=op.op, weighing=op.weighing)
 
-    def all_reduce(values: jax.Array, token: jax.Array) -> jax.Array:
-        values = _declared(node, values)
-        return met(meet, values, values.shape), token
-
-    return all_reduce
-
-
-@jax_funcify.register(AllGather)
-def _all_gather(op: AllGather, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
-    del kwargs
-    meet = functools.partial(graph_exchanges.gathered, weighing=op.weighing)
-
-    def all_gather(values: jax.Array, *like_and_token: jax.Array) -> jax.Array:
+    def combining(values: jax.Array, *like_and_token: jax.Array) -> jax.Array:
         values = _declared(node, values)
         *like, token = like_and_token
-        rows = len(like[0]) if like else graph_exchanges.place()[1] * len(values)
-        return met(meet, values, (rows, *values.shape[1:])), token
+        lengths = [np.broadcast_to(0, len(v)) for v in like]  # all that the operation reads of it
 
-    return all_gather
+        def meet(given: np.ndarray) -> np.ndarray:
+            return op.value([given, *lengths])
 
-
-@jax_funcify.register(OwnRows)
-def _own_rows(op: OwnRows, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
-    del kwargs
-
-    def own_rows(values: jax.Array, like: jax.Array, token: jax.Array) -> jax.Array:
-        values, mine = _declared(node, values), len(like)
-        meet = functools.partial(
-            graph_exchanges.scattered, op=Reduction.SUM, weighing=op.weighing, mine=mine
-        )
-        return met(meet, values, (mine, *values.shape[1:])), token
-
-    return own_rows
-
-
-@jax_funcify.register(ReduceScatter)
-def _reduce_scatter(op: ReduceScatter, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
-    del kwargs
-    meet = functools.partial(graph_exchanges.scattered, op=op.op, weighing=op.weighing)
-
-    def reduce_scatter(values: jax.Array, token: jax.Array) -> jax.Array:
-        values = _declared(node, values)
-        rank, size = graph_exchanges.place()
-        at = edges(len(values), size)
-        shape = (at[rank + 1] - at[rank], *values.shape[1:])
+        shape = _shape(op, values.shape, lengths)
         return met(meet, values, shape, node.outputs[0].type.dtype), token
 
-    return reduce_scatter
+    return combining
 
 
-@jax_funcify.register(Broadcast)
-def _broadcast(op: Broadcast, node: Apply, **kwargs: object) -> Callable[..., jax.Array]:
-    del kwargs
-    meet = functools.partial(graph_exchanges.of_root, root=op.root)
-
-    def broadcast(values: jax.Array, token: jax.Array) -> jax.Array:
-        values = _declared(node, values)
-        return met(meet, values, values.shape), token
-
-    return broadcast
+def _shape(op: Combining, given: tuple[int, ...], like: Sequence[np.ndarray]) -> tuple[int, ...]:
+    """The shape of the combined value."""
+    if isinstance(op, AllReduce | Broadcast):
+        return given
+    if like:
+        return (len(like[0]), *given[1:])
+    rank, size = graph_exchanges.place()
+    if isinstance(op, AllGather):
+        return (size * given[0], *given[1:])
+    at = edges(given[0], size)
+    return (at[rank + 1] - at[rank], *given[1:])
 
 
 @jax_funcify.register(Rank)
