@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import json
@@ -25,6 +26,8 @@ import synkhronos as synk
 from synkhronos.extensions._rows import loader as waiting_module
 from synkhronos.extensions._rows import reader as loader_module
 from synkhronos.extensions._rows.by_master import MasterLoop
+from synkhronos.extensions._rows.by_nodes import Job, NodeReader
+from synkhronos.extensions._rows.source import Source
 from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.loader import Loader
 
@@ -489,6 +492,49 @@ def test_what_a_source_raises_is_raised_in_the_loop(group2: synk.Group) -> None:
     assert "fails_at_four" in "".join(traceback.format_tb(caught.value.__traceback__))
     assert "source 1 (function) was read for batch 3 of epoch 1" in caught.value.__notes__[0]
     assert loader_threads() == []
+
+
+class Locked(Bare):
+    """A source that cannot be opened the first time."""
+
+    tries = 0
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        self.tries += 1
+        if self.tries == 1:
+            raise PermissionError("it is locked")
+        yield
+
+
+def test_a_source_that_cannot_be_opened(group2: synk.Group) -> None:
+    """Its error is raised in the loop; the next loop tries again."""
+    loader = Loader([Y, Locked(X)], Batches(11, 2, shuffle=False))
+    with pytest.raises(PermissionError, match="it is locked") as caught:
+        list(loader)
+    assert "source 1 (Locked) was opened" in caught.value.__notes__[0]
+    assert loader_threads() == []
+    assert [len(y) for y, _ in loader] == [2, 2, 2, 2, 2, 1]
+
+
+def test_a_source_that_a_node_cannot_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All batches that were asked for have the error, and the next loop tries again."""
+    monkeypatch.setattr("synkhronos.extensions._rows.by_nodes.LOOK_SECONDS", 0.05)
+    slots = [(np.zeros((4, *X.shape[1:])),) for _ in range(2)]
+    reader = NodeReader([Source(Locked(X), 0, 11)], Batches(11, 4, shuffle=False), False, slots)
+    jobs = [Job(loop, 0, n, 4 * n, 4 * n + 4, n) for loop in range(2) for n in range(2)]
+    for loop in range(2):
+        for job in jobs[2 * loop : 2 * loop + 2]:
+            reader.ask(job, (0, 4))
+        if loop:
+            reader.take(jobs[2])
+            reader.take(jobs[3])
+            break
+        with pytest.raises(PermissionError, match="it is locked"):
+            reader.take(jobs[0])
+    np.testing.assert_array_equal([slot[0] for slot in slots], [X[:4], X[4:8]])
+    with pytest.raises(synk.GroupError, match="thread is gone"):
+        reader.take(jobs[0])
 
 
 def test_a_loop_left_early_ends_the_thread_at_once(group2: synk.Group) -> None:

@@ -13,7 +13,6 @@ Commands name batches by epoch and place; each leader computes the order of an e
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import queue
 import threading
@@ -30,7 +29,7 @@ from synkhronos._engine.member import Member
 from synkhronos._errors import GroupError, InputError, InputTypeError
 from synkhronos._plan.rows import edges
 from synkhronos.extensions._rows.batches import Batches, EpochWalk
-from synkhronos.extensions._rows.reader import LOOK_SECONDS, Read, read_batch
+from synkhronos.extensions._rows.reader import LOOK_SECONDS, Read, opened, read_batch
 from synkhronos.extensions._rows.source import Source
 
 Kind = tuple[tuple[int, ...], str]
@@ -139,7 +138,7 @@ class NodeReader:
         self._todo: queue.SimpleQueue[tuple[Job, tuple[int, int]]] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Job, BaseException | None]] = queue.SimpleQueue()
         self._lock = threading.Lock()  # for a thread that starts, or ends
-        self._serving = False
+        self._thread: threading.Thread | None = None  # the one that serves
         self._loop = -1
         self._epoch, self._order = -1, np.zeros(0, np.int64)
 
@@ -148,19 +147,23 @@ class NodeReader:
         self._loop = job.loop
         with self._lock:
             self._todo.put((job, rows))
-            if not self._serving:
-                self._serving = True
+            if self._thread is None:
                 thread = threading.Thread(
                     target=self._serve, name="synkhronos-node-reader", daemon=True
                 )
                 thread.start()
+                self._thread = thread
 
     def take(self, job: Job) -> None:
         """Wait until a batch has been read; raises what the source has raised."""
         while True:
+            thread = self._thread
+            serving = thread is not None and thread.is_alive()
             try:
                 found, error = self._done.get(timeout=LOOK_SECONDS)
             except queue.Empty:
+                if not serving:
+                    raise GroupError("Loader: the reading thread is gone: begin anew") from None
                 continue
             if found != job:  # of a loop that was left
                 continue
@@ -172,20 +175,33 @@ class NodeReader:
                 del error  # its traceback holds this frame
 
     def _serve(self) -> None:
-        with contextlib.ExitStack() as files:
+        try:
             for source in self._sources:
-                files.enter_context(source.reading())
                 source.expect(random=self._orders.shuffle)
+            files = opened(self._sources)
+        except BaseException as exc:
+            self._refuse(exc)
+            return
+        with files:
             while self._next():
                 pass
+
+    def _refuse(self, error: BaseException) -> None:
+        """Answer all that is asked by an error; what is asked later tries again."""
+        with self._lock:
+            self._thread = None
+            while not self._todo.empty():
+                job, _ = self._todo.get()
+                self._done.put((job, error))
 
     def _next(self) -> bool:
         try:
             job, rows = self._todo.get(timeout=LOOK_SECONDS)
         except queue.Empty:
             with self._lock:
-                self._serving = not self._todo.empty()
-                return self._serving
+                if self._todo.empty():
+                    self._thread = None
+                return self._thread is not None
         if job.loop == self._loop:
             try:
                 self._read(job, *rows)

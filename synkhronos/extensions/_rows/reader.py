@@ -119,9 +119,12 @@ class BatchReader:
             raise InputError("Loader: close() or another loop over the loader has ended this loop")
 
     def _serve(self) -> None:
-        with contextlib.ExitStack() as files:
-            for source in self._sources:
-                files.enter_context(source.reading())
+        try:
+            files = opened(self._sources)
+        except BaseException as exc:
+            self._done.put(exc)
+            return
+        with files:
             self._answer()
 
     def _answer(self) -> None:
@@ -142,6 +145,18 @@ class BatchReader:
     def _read(self, number: int, targets: list[np.ndarray]) -> Read:
         where = f"batch {number + 1} of epoch {self._walk.epoch + 1}"
         return read_batch(self._sources, self._walk.rows(number), self._sort, targets, where)
+
+
+def opened(sources: Sequence[Source]) -> contextlib.ExitStack:
+    """Enter the contexts in which sources are read; leaving the returned one leaves all."""
+    with contextlib.ExitStack() as files:
+        for source in sources:
+            try:
+                files.enter_context(source.reading())
+            except BaseException as exc:
+                exc.add_note(f"synkhronos: raised when {source.label} was opened")
+                raise
+        return files.pop_all()
 
 
 def read_batch(
