@@ -133,6 +133,16 @@ def test_numbers_are_set(group: synk.Group) -> None:
     np.testing.assert_array_equal(values(ws), moved)
 
 
+def test_no_number_is_the_default_one(group: synk.Group) -> None:
+    """As where the rule is made; the centre moves, and stays finite."""
+    train, ws, data = equal(rules.EASGD(2, alpha=0.5), 60)
+    with train.start(data, batches_of(60, 2)) as run:
+        run.set(alpha=None)
+        run.wait()
+    assert run._participant.rule.alpha == 0.9 / group.size
+    assert all((0 < w) & np.isfinite(w) for w in np.ravel(values(ws)))
+
+
 def test_numbers_of_gossip(group2: synk.Group) -> None:
     train, _, data = equal(rules.GoSGD(0.0), 60, slowed=Slowed(0.001, 0.001))
     with train.start(data, batches_of(60, 1), epochs=2) as run:

@@ -240,13 +240,14 @@ class Run(PointSource):
         Raises
         ------
         InputError, InputTypeError
-            The rule has no such number, or the value is out of range.
+            The rule has no such number, or the value is out of range. Nothing has changed.
         """
-        rule = self._participant.rule = self._participant.rule.with_numbers(numbers)
+        rule = self._participant.rule.with_numbers(numbers).for_members(self._group.size)
         words = self._participant.shared.numbers
-        for i, name in enumerate(rule.numbers):
-            words[1 + i] = getattr(rule, name)
+        for i, value in enumerate([float(getattr(rule, name)) for name in rule.numbers], 1):
+            words[i] = value
         words[0] += 1
+        self._participant.rule = rule
 
     def stop(self) -> None:
         """Ask all members to stop at the end of their steps."""
