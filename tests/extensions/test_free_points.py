@@ -5,19 +5,30 @@ from __future__ import annotations
 import math
 import time
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from free_runs import FREE_RULES, Slowed, at_centre, batches_of, batches_wait, counting, equal
+from free_runs import (
+    FREE_RULES,
+    Held,
+    Slowed,
+    at_centre,
+    batches_of,
+    batches_wait,
+    counting,
+    equal,
+)
 from modes import FAST
 from selection import thorough
 
 import synkhronos as synk
 from synkhronos import rules
 from synkhronos.extensions import make_train_function, updates
+from synkhronos.extensions._apart.free.run import Run
 
 pytestmark = pytest.mark.usefixtures("lasting_groups")
 
@@ -140,7 +151,7 @@ def test_no_number_is_the_default_one(group: synk.Group) -> None:
         run.set(alpha=None)
         run.wait()
     assert run._participant.rule.alpha == 0.9 / group.size
-    assert all((0 < w) & np.isfinite(w) for w in np.ravel(values(ws)))
+    assert all((w > 0) & np.isfinite(w) for w in np.ravel(values(ws)))
 
 
 def test_numbers_of_gossip(group2: synk.Group) -> None:
@@ -173,6 +184,29 @@ def test_stop_and_discard(group: synk.Group) -> None:
     run.wait(timeout=0.01)
     run.discard()
     np.testing.assert_array_equal(w.get_value(), kept)
+
+
+def test_a_stop_while_the_master_waits_for_the_last_rows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As by a signal handler, or since a member has raised: `wait` goes on to the end."""
+    end = Run._end
+
+    def stop(run: Run) -> None:
+        if not run.progress()[0]["present"]:
+            run.stop()
+
+    def ended(run: Run, keep: bool) -> None:
+        (tmp_path / "go").touch()
+        end(run, keep)
+
+    monkeypatch.setattr(Run, "_name_stalled", stop)
+    monkeypatch.setattr(Run, "_end", ended)
+    with synk.Group(2):
+        train, w, data = counting(PLAIN, 10, Held(tmp_path / "go"))
+        with train.start(data, batches_of(10, 5), share="fixed") as run:
+            assert run.wait()
+        assert (w.get_value() == -1).all()
 
 
 def test_a_block_that_raises(group: synk.Group) -> None:

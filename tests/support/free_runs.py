@@ -6,6 +6,7 @@ import functools
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,33 @@ class Slowed(Op):
         output_storage[0][0] = inputs[0].copy()
 
 
+class Held(Op):
+    """The value itself; workers first wait until a file exists, for at most 20 s.
+
+    The process that makes it is the master. No wait is in the first call, by which a run begins.
+    A worker that waits has made the file "held" beside the other one.
+    """
+
+    __props__ = ("path", "pid")
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.pid, self.calls = path, os.getpid(), 0
+
+    def make_node(self, x: Any) -> Apply:
+        x = pt.as_tensor_variable(x)
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        until, self.calls = time.monotonic() + 20, self.calls + 1
+        held = os.getpid() != self.pid and self.calls > 1
+        if held:
+            self.path.with_name("held").touch()
+        while held and not self.path.exists():
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        output_storage[0][0] = inputs[0].copy()
+
+
 def batches_wait(patch: pytest.MonkeyPatch, ready: Callable[[int, list[int]], bool]) -> None:
     """Members that are forked after this take a batch only when it is their turn.
 
@@ -81,7 +109,7 @@ def batches_wait(patch: pytest.MonkeyPatch, ready: Callable[[int, list[int]], bo
     patch.setattr(Claims, "next", late)
 
 
-def counting(rule: Any, n: int, slowed: Slowed | None = None, **options: Any) -> Any:
+def counting(rule: Any, n: int, slowed: Op | None = None, **options: Any) -> Any:
     """A training function whose parameter counts how often each of n rows is used, negatively.
 
     With `Downpour(scale="none")` the centre holds exact counts.
@@ -95,9 +123,7 @@ def counting(rule: Any, n: int, slowed: Slowed | None = None, **options: Any) ->
     return train, w, train.build_inputs(np.arange(n))
 
 
-def equal(
-    rule: Any, n: int = 5, elements: int = 1, slowed: Slowed | None = None, **more: Any
-) -> Any:
+def equal(rule: Any, n: int = 5, elements: int = 1, slowed: Op | None = None, **more: Any) -> Any:
     """A training function whose parameters all have the same value at any time, and its data."""
     x = pt.vector("x", dtype="float64")
     ws = [pytensor.shared(np.zeros(elements), name=f"w{i}") for i in range(2)]

@@ -234,7 +234,7 @@ class Run(PointSource):
         if self._failed():
             self.wait()
 
-    def set(self, **numbers: float) -> None:
+    def set(self, **numbers: float | None) -> None:
         """Change numbers of the rule, such as ``alpha=0.1``; members take them at an exchange.
 
         Raises
@@ -324,7 +324,7 @@ class Run(PointSource):
                 break
             participant.rest()
             if not self._wait_for_rows(enough):
-                return not self._workers_at_work()
+                return self._stopping or not self._workers_at_work()
         return self._stopping
 
     def _wait_for_rows(self, enough: Callable[[], bool]) -> bool:
