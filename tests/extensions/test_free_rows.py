@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from free_runs import TURN_RULES, Slowed, batches_of, batches_wait, counting
+from free_runs import TURN_RULES, Held, Slowed, batches_of, batches_wait, counting
 from selection import thorough
 
 import synkhronos as synk
 from synkhronos import rules
 from synkhronos.extensions._apart.free.claims import BatchOrder, Claims, RowsOfBatches
+from synkhronos.extensions._apart.free.pages import AT_WORK
+from synkhronos.extensions._apart.free.run import Run
 
 PLAIN = rules.Downpour(1, scale="none")
 
@@ -145,6 +148,36 @@ def test_a_death_loses_at_most_a_period(period: int, caplog: pytest.LogCaptureFi
         assert not run.progress()[2]["alive"]
         assert "rank 2" in caplog.text
         assert not group.alive
+
+
+def test_the_batch_of_a_dead_member_is_a_contribution_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The master has contributed its last step, and waits for a quorum, when the other dies."""
+    claim, pids = Claims.next, []
+
+    def second(claims: Any, stopped: Any) -> int | None:
+        until = time.monotonic() + 60
+        while claims._peers.rank == 0 and not claims._pages[1].words[AT_WORK]:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        return claim(claims, stopped)
+
+    def kill(run: Run) -> None:
+        if pids and not run.progress()[0]["present"]:
+            os.kill(pids.pop(), signal.SIGKILL)
+
+    monkeypatch.setattr(Claims, "next", second)
+    monkeypatch.setattr(Run, "_name_stalled", kill)
+    with synk.Group(2) as group:
+        train, w, data = counting(rules.Downpour(2, quorum=2), 10, Held(tmp_path / "never"))
+        pids.append(group.channel.pid(1))
+        with pytest.warns(synk.UnusedWarning, match="exchange at their end only"):
+            run = train.start(data, batches_of(10, 5))
+        with run:
+            run.wait()
+    assert [death.rank for death in run.deaths] == [1]
+    np.testing.assert_array_equal(used(w), 1)
 
 
 def test_places_of_batches_by_number() -> None:

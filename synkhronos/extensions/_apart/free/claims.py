@@ -119,11 +119,6 @@ class Claims:
         words[CLAIMED] = found + 1
         return int(found)
 
-    @property
-    def refused(self) -> bool:
-        """Whether there are batches to be used again."""
-        return bool(self._again)
-
     def again(self, numbers: Sequence[int]) -> None:
         """Use these batches again, since the steps with them are dropped."""
         self._again += numbers

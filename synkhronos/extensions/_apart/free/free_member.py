@@ -153,8 +153,8 @@ class FreeMember:
         if stopped() or not self._may_step(stopped):
             return False
         number = self._claims.next(stopped)
-        if number is None and not stopped():
-            self._flush()  # which may be refused, so that the rows are used again
+        # which may be refused, so that the rows are used again
+        if number is None and not stopped() and self._flush():
             number = self._claims.next(stopped)
         if number is None:
             return False
@@ -234,8 +234,9 @@ class FreeMember:
     def _after_step(self, rows: int, stopped: Callable[[], bool]) -> None:
         """The work after a step."""
 
-    def _flush(self) -> None:
-        """Exchange what has not been exchanged yet."""
+    def _flush(self) -> bool:
+        """Exchange what has not been exchanged yet; returns whether a step may follow."""
+        return True
 
     def _last(self) -> None:
         """The work after the last step of the run."""

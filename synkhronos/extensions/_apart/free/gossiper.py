@@ -85,13 +85,14 @@ class Gossiper(FreeMember):
         self._words[EXCHANGES] += 1
         self._record("send", choice, number)
 
-    def _flush(self) -> None:
+    def _flush(self) -> bool:
         """Raise unless this member's values are finite, before others or the result get them."""
         if not self._finite():
             raise FloatingPointError(
                 f"rank {self.peers.rank}: the parameters are not finite, and {self.rule} has no "
                 "centre to go back to: use a smaller learning rate or gradient clipping"
             )
+        return True
 
     def _record(self, does: str, other: int, number: int) -> None:
         if self._assignment.record:

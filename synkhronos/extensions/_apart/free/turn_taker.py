@@ -78,7 +78,10 @@ class TurnTaker(FreeMember):
         return self._centre.read(lambda: self._turns.take(lambda: False), self._turns.give)
 
     def _may_step(self, stopped: Callable[[], bool]) -> bool:
+        self._await_others(stopped)  # a step before the answer would be lost with the answer
         bound = self._bound
+        if self._turn.waiting:
+            return False
         if bound is None:
             return True
 
@@ -116,10 +119,11 @@ class TurnTaker(FreeMember):
             finally:
                 self._turns.give()
 
-    def _flush(self) -> None:
+    def _flush(self) -> bool:
         for _ in range(_LAST_TRIES):
             if not self._steps or self._exchange(lambda: False, wait=False):
-                return
+                break
+        return not self._turn.waiting
 
     def _exchange(self, stopped: Callable[[], bool], wait: bool = True) -> bool:
         """Exchange with the centre; returns whether this member's steps have been used or refused.
@@ -142,23 +146,26 @@ class TurnTaker(FreeMember):
         self._steps, self.used = 0, []
         if self.rule.counts:
             self.peers.ring()
-        while wait and self._turn.waiting and not stopped():
+        if wait:
             self._await_others(stopped)
         return True
 
     def _await_others(self, stopped: Callable[[], bool]) -> None:
+        """After a contribution: wait for those of others, if the rule wants it."""
+
         def ready() -> bool:
             present = len(self.present())
             turn = replace(self._turn, counts=self._centre.counts(), present=present)
             return stopped() or self.rule.ready(turn)
 
-        self._waiting(ready)
-        if not stopped() and self._turns.take(stopped):
-            try:
-                self._in_turn()
-            finally:
-                self._turns.give()
-            self.peers.ring()
+        while self._turn.waiting and not stopped():
+            self._waiting(ready)
+            if not stopped() and self._turns.take(stopped):
+                try:
+                    self._in_turn()
+                finally:
+                    self._turns.give()
+                self.peers.ring()
 
     def _in_turn(self) -> None:
         self.take_numbers()
