@@ -209,6 +209,22 @@ def test_a_stop_while_the_master_waits_for_the_last_rows(
         assert (w.get_value() == -1).all()
 
 
+@pytest.mark.parametrize("rule", [rules.Downpour(1, bound=0), rules.Downpour(1, quorum=2)], ids=str)
+def test_times_count_while_the_master_waits_for_others(rule: rules.Rule, tmp_path: Path) -> None:
+    with synk.Group(2):
+        train, _, data = counting(rule, 40, Held(tmp_path / "go"))
+        with train.start(data, batches_of(40, 5)) as run:
+            while not run.progress()[1]["present"]:
+                time.sleep(0.001)
+            while not run.rows:
+                assert not run.wait(timeout=0.02)
+            assert not run.wait(timeout=0.02)  # the master waits after its first step
+            assert next(iter(run.every(seconds=0.01))).rows == 5
+            (tmp_path / "go").touch()
+            assert run.wait()
+    assert run.rows == 40
+
+
 def test_a_block_that_raises(group: synk.Group) -> None:
     """Members stop, the variables get the centre, and the exception says so."""
     train, w, data = counting(PLAIN, 500, Slowed(0.001, 0.001))

@@ -125,8 +125,8 @@ class PointSource(ABC):
         """A copy of the centre now."""
 
     @abstractmethod
-    def _train(self, enough: Callable[[], bool]) -> object:
-        """Train until it is enough, or until the end."""
+    def _train(self, enough: Callable[[], bool]) -> bool:
+        """Train until it is enough, or until the end; returns whether that has come."""
 
     @abstractmethod
     def _measures(self) -> dict[str, Callable[[], float]]:
@@ -182,10 +182,12 @@ class PointSource(ABC):
         due = interval
         while not self._ended():
             limit = due
-            self._train(lambda limit=limit: measure() >= limit)  # type: ignore[misc]
+            ended = self._train(lambda limit=limit: measure() >= limit)  # type: ignore[misc]
             self._raise_failures()
-            if measure() < due or self._stopped():
+            if self._stopped() or (ended and measure() < due):
                 return
+            if measure() < due:  # a quorum has refused rows since
+                continue
             point = self.centre()
             due = interval * (measure() // interval + 1)
             yield point

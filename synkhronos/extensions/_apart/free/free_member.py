@@ -148,9 +148,13 @@ class FreeMember:
         pages = self.shared.pages
         return [r for r, p in enumerate(pages) if r not in dead and p.words[PRESENT]]
 
-    def step(self, stopped: Callable[[], bool]) -> bool:
-        """Make a step; False if there are no more rows, or the member shall stop."""
-        if stopped() or not self._may_step(stopped):
+    def step(self, stopped: Callable[[], bool], leaves: Callable[[], bool] | None = None) -> bool:
+        """Make a step; False if there are no more rows, or the member shall stop.
+
+        `leaves` says whether the member shall wait for others no longer; default: `stopped`.
+        """
+        leaves = leaves or stopped
+        if stopped() or not self._may_step(leaves):
             return False
         number = self._claims.next(stopped)
         # which may be refused, so that the rows are used again
@@ -179,7 +183,7 @@ class FreeMember:
                 self._page.reals[LOSS] += loss * len(rows)
                 self._page.reals[LOSS_ROWS] += len(rows)
             self.broken = False
-            self._after_step(len(rows), stopped)
+            self._after_step(len(rows), stopped, leaves)
         return True
 
     def read(self) -> tuple[int, Version]:
@@ -218,9 +222,9 @@ class FreeMember:
     def _finite(self) -> bool:
         return all(is_finite(v) for v in (*self.shared.w, *self.shared.statistics))
 
-    def _may_step(self, stopped: Callable[[], bool]) -> bool:
-        """Wait until the rule allows another step."""
-        del stopped
+    def _may_step(self, leaves: Callable[[], bool]) -> bool:
+        """Wait until the rule allows another step; returns whether it does."""
+        del leaves
         return True
 
     def _refuses(self, loss: float) -> bool:
@@ -231,7 +235,9 @@ class FreeMember:
     def serve(self) -> None:
         """Take in what others have sent, and answer requests; before a step, and while it waits."""
 
-    def _after_step(self, rows: int, stopped: Callable[[], bool]) -> None:
+    def _after_step(
+        self, rows: int, stopped: Callable[[], bool], leaves: Callable[[], bool]
+    ) -> None:
         """The work after a step."""
 
     def _flush(self) -> bool:

@@ -64,7 +64,9 @@ class Gossiper(FreeMember):
         self._merge()
         self._show()
 
-    def _after_step(self, rows: int, stopped: Callable[[], bool]) -> None:
+    def _after_step(
+        self, rows: int, stopped: Callable[[], bool], leaves: Callable[[], bool]
+    ) -> None:
         self.take_numbers()
         others = [r for r in self.present() if r != self.peers.rank]
         choice = self._choose(others, self.rule.probability)

@@ -34,7 +34,9 @@ class HogwildMember(FreeMember):
             raise not_finite(self.peers.rank, "the loss was not finite")
         return True
 
-    def _after_step(self, rows: int, stopped: Callable[[], bool]) -> None:
+    def _after_step(
+        self, rows: int, stopped: Callable[[], bool], leaves: Callable[[], bool]
+    ) -> None:
         self._words[EXCHANGES] += 1
         self.used = []
 

@@ -299,11 +299,18 @@ class Run(PointSource):
     def _train(self, enough: Callable[[], bool]) -> bool:
         """Let the master train until it is enough; True if all rows are used or all shall stop."""
         participant = self._participant
+        reached = False
+
+        def once() -> bool:  # rows that are refused count no longer
+            nonlocal reached
+            reached = reached or enough()
+            return reached
+
         self._post()
         try:
             with self._joined():
                 try:
-                    return self._take_part(enough)
+                    return self._take_part(once)
                 finally:
                     participant.withdraw()
         except Exception:
@@ -314,11 +321,15 @@ class Run(PointSource):
 
     def _take_part(self, enough: Callable[[], bool]) -> bool:
         participant = self._participant
+
+        def leaves() -> bool:
+            return self._shall_stop() or enough()
+
         while not enough() and not self._stopping:
             if self._missed is None:
                 self._missed = self.rows
             participant.arrive()
-            while not enough() and participant.step(self._shall_stop):
+            while not enough() and participant.step(self._shall_stop, leaves):
                 self._look()
             if self._stopping or enough():
                 break

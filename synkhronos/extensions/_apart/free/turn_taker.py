@@ -77,8 +77,8 @@ class TurnTaker(FreeMember):
     def read(self) -> tuple[int, Version]:
         return self._centre.read(lambda: self._turns.take(lambda: False), self._turns.give)
 
-    def _may_step(self, stopped: Callable[[], bool]) -> bool:
-        self._await_others(stopped)  # a step before the answer would be lost with the answer
+    def _may_step(self, leaves: Callable[[], bool]) -> bool:
+        self._await_others(leaves)  # a step before the answer would be lost with the answer
         bound = self._bound
         if self._turn.waiting:
             return False
@@ -88,23 +88,25 @@ class TurnTaker(FreeMember):
         def free() -> bool:
             pages = self.shared.pages
             slowest = min((pages[r].words[CLOCK] for r in self.present()), default=0)
-            return stopped() or self._words[CLOCK] <= bound + slowest
+            return leaves() or self._words[CLOCK] <= bound + slowest
 
         self._waiting(free)
-        return not stopped()
+        return not leaves()
 
     def _waiting(self, ready: Callable[[], bool]) -> None:
         began = time.monotonic_ns()
         self.peers.wait(ready)
         self._words[WAITED] += time.monotonic_ns() - began
 
-    def _after_step(self, rows: int, stopped: Callable[[], bool]) -> None:
+    def _after_step(
+        self, rows: int, stopped: Callable[[], bool], leaves: Callable[[], bool]
+    ) -> None:
         self._steps += 1
         self._turn.rows += rows
         if self._bound is not None:
             self.peers.ring()
         if self._steps >= self.rule.period:
-            self._exchange(stopped)
+            self._exchange(stopped, leaves)
 
     def conclude(self) -> None:
         """Apply contributions that have waited for others, which make none any more."""
@@ -121,14 +123,14 @@ class TurnTaker(FreeMember):
 
     def _flush(self) -> bool:
         for _ in range(_LAST_TRIES):
-            if not self._steps or self._exchange(lambda: False, wait=False):
+            if not self._steps or self._exchange(lambda: False, lambda: True):
                 break
         return not self._turn.waiting
 
-    def _exchange(self, stopped: Callable[[], bool], wait: bool = True) -> bool:
+    def _exchange(self, stopped: Callable[[], bool], leaves: Callable[[], bool]) -> bool:
         """Exchange with the centre; returns whether this member's steps have been used or refused.
 
-        `wait`: go on only when others have contributed, if the rule wants it.
+        If the rule wants it, go on only when others have contributed, or `leaves()`.
         """
         if not self._finite():
             self._start_anew()
@@ -146,21 +148,20 @@ class TurnTaker(FreeMember):
         self._steps, self.used = 0, []
         if self.rule.counts:
             self.peers.ring()
-        if wait:
-            self._await_others(stopped)
+        self._await_others(leaves)
         return True
 
-    def _await_others(self, stopped: Callable[[], bool]) -> None:
+    def _await_others(self, leaves: Callable[[], bool]) -> None:
         """After a contribution: wait for those of others, if the rule wants it."""
 
         def ready() -> bool:
             present = len(self.present())
             turn = replace(self._turn, counts=self._centre.counts(), present=present)
-            return stopped() or self.rule.ready(turn)
+            return leaves() or self.rule.ready(turn)
 
-        while self._turn.waiting and not stopped():
+        while self._turn.waiting and not leaves():
             self._waiting(ready)
-            if not stopped() and self._turns.take(stopped):
+            if not leaves() and self._turns.take(leaves):
                 try:
                     self._in_turn()
                 finally:

@@ -120,10 +120,9 @@ class NodesRun(PointSource):
             A member raised, or died. The variables have the values of the latest round.
         """
         until = math.inf if timeout is None else time.monotonic() + timeout
-        self._train(lambda: time.monotonic() >= until)
-        return self._ended()
+        return self._train(lambda: time.monotonic() >= until)
 
-    def _train(self, enough: Callable[[], bool]) -> None:
+    def _train(self, enough: Callable[[], bool]) -> bool:
         while not enough() and not self._ended():
             stop = min(self._done + self._per_round, self._order.total)
             try:
@@ -138,6 +137,7 @@ class NodesRun(PointSource):
             self._rows_of_loss += rows
             self._counts.set_value(self._counts.get_value() + np.array([rows, 1]))
             self._restore(self._order.after(stop))
+        return self._ended()
 
     def _measures(self) -> dict[str, Callable[[], float]]:
         return {
