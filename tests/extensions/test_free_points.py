@@ -165,6 +165,22 @@ def test_numbers_of_gossip(group2: synk.Group) -> None:
     assert sum(found["exchanges"] for found in run.progress()) > 0
 
 
+def test_versions_of_gossip_count_messages(group: synk.Group) -> None:
+    """However often the master has asked for a copy; and no note is about a last exchange."""
+    train, _, data = equal(rules.GoSGD(0.5, seed=1), 60)
+    for runs in (1, 2):
+        with train.start(data, batches_of(60, 1)) as run:
+            before = train.state[-1].get_value()[1]
+            points = [run.centre() for _ in range(3)] + list(run.every(rows=20))
+        sent = sum(found["exchanges"] for found in run.progress())
+        assert train.state[-1].get_value().tolist() == [60 * runs, before + sent]
+        versions = [point.version for point in points]
+        assert versions == sorted(versions)
+        assert before <= versions[0]
+        assert versions[-1] <= before + sent
+        assert run.notes == []
+
+
 def test_stop_and_discard(group: synk.Group) -> None:
     train, w, data = counting(PLAIN, 20_000, Slowed(0.001, 0.001))
     batches = batches_of(20_000, 5)

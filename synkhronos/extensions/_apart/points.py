@@ -30,7 +30,8 @@ class Point:
         By variable: parameters, statistics such as running means, and the count of rows and
         exchanges.
     version : int
-        Exchanges that this centre contains, also those of earlier runs; of `Hogwild`, steps.
+        Exchanges that this centre contains, also those of earlier runs; of `Hogwild` steps, of
+        `GoSGD` messages that were sent by then.
     torn : bool
         Others may have changed the centre while it was copied (`Hogwild`).
     rows, epoch : int

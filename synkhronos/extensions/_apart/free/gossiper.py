@@ -15,6 +15,7 @@ from synkhronos.extensions._apart.free.free_member import (
     FreeMember,
     Shared,
     is_finite,
+    total,
 )
 from synkhronos.extensions._apart.free.pages import (
     ENDED,
@@ -164,7 +165,10 @@ class Gossiper(FreeMember):
         self.peers.wait(settled)
 
     def read(self) -> tuple[int, Version]:
-        """In the master: the mean of all members by their weights, each between two steps."""
+        """In the master: the mean of all members by their weights, each between two steps.
+
+        Its number counts the messages that were sent by then.
+        """
         pages, slots = self.shared.pages, self.shared.slots
         self._words[REQUEST] += 1
         asked = self._words[REQUEST]
@@ -186,15 +190,15 @@ class Gossiper(FreeMember):
                 found.append((weight, slot.shown if shown else slot.now))
         found = [(a, w) for a, w in found if all(map(is_finite, w))] or found
         weights, values = zip(*found, strict=True)
-        return asked, self._mean(weights, values)
+        return total(pages, EXCHANGES), self._mean(weights, values)
 
     def _mean(self, weights: Sequence[float], values: Sequence[Sequence[np.ndarray]]) -> Version:
-        total = sum(weights)
+        whole = sum(weights)
         found = []
         for column in zip(*values, strict=True):
-            mean = column[0] * (weights[0] / total)
+            mean = column[0] * (weights[0] / whole)
             for vector, weight in zip(column[1:], weights[1:], strict=True):
-                mean += vector * (weight / total)
+                mean += vector * (weight / whole)
             found.append(mean)
         n = len(self.shared.w)
         return Version([[v] for v in found[:n]], found[n:], np.zeros(0))

@@ -494,6 +494,8 @@ class Run(PointSource):
         Its parameters are those of the start and a few steps, so its last exchange may take the
         centre far from the point.
         """
+        if self._participant.rule.way != "turns":  # the others have no last exchange with a centre
+            return
         missed, last = self._missed, self.history[-1]["version"] if self.history else self._version
         own = self._progress[self._group.rank]["steps"]
         if missed is None or self._version <= last or not own or 2 * missed < self.rows:
