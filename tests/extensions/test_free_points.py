@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -163,6 +164,31 @@ def test_numbers_of_gossip(group2: synk.Group) -> None:
         run.set(probability=1.0)
         run.wait()
     assert sum(found["exchanges"] for found in run.progress()) > 0
+
+
+def test_a_copy_that_waits_for_a_stalled_member_names_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By GoSGD each member shows its values after a step."""
+    look = Run._name_stalled
+
+    def named(run: Run) -> None:
+        look(run)
+        if "rank 1 has made no step for" in caplog.text:
+            (tmp_path / "go").touch()
+
+    monkeypatch.setattr(Run, "_name_stalled", named)
+    late = threading.Timer(5.0, (tmp_path / "go").touch)
+    with synk.Group(2):
+        late.start()
+        train, _, data = equal(rules.GoSGD(0.5), 60, slowed=Held(tmp_path / "go"))
+        with train.start(data, batches_of(60, 10), stall_warning=0.05) as run:
+            while not (tmp_path / "held").exists():
+                time.sleep(0.001)
+            assert np.isfinite(run.centre().values[train.params[0]]).all()
+            assert late.is_alive()
+    late.cancel()
+    late.join()
 
 
 def test_versions_of_gossip_count_messages(group: synk.Group) -> None:

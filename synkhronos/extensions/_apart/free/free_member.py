@@ -42,6 +42,9 @@ from synkhronos.extensions._apart.free.pages import (
 from synkhronos.extensions._apart.member_values import MemberValues
 from synkhronos.rules._base import FreeRule
 
+Watch = Callable[[Callable[[], bool]], object]
+"""Waits until the given function returns True."""
+
 MOST_NOT_FINITE = 3  # steps or exchanges in a row
 BLOCK = 1 << 16  # elements; what an exchange reads and writes of them stays in a core's cache
 
@@ -186,15 +189,15 @@ class FreeMember:
             self._after_step(len(rows), stopped, leaves)
         return True
 
-    def read(self) -> tuple[int, Version]:
-        """In the master: a copy of the centre, and its number."""
+    def read(self, watch: Watch) -> tuple[int, Version]:
+        """In the master: a copy of the centre, and its number; `watch` waits for others."""
         raise NotImplementedError
 
-    def finish(self) -> None:
-        """Exchange for the last time, and take no further part."""
+    def finish(self, watch: Watch | None = None) -> None:
+        """Exchange for the last time, and take no further part; `watch` waits for others."""
         self._flush()
         self._words[PRESENT] = 0
-        self._last()
+        self._last(watch or self.peers.wait)
         self.leave()
 
     def leave(self) -> None:
@@ -244,7 +247,7 @@ class FreeMember:
         """Exchange what has not been exchanged yet; returns whether a step may follow."""
         return True
 
-    def _last(self) -> None:
+    def _last(self, watch: Watch) -> None:
         """The work after the last step of the run."""
 
     def _call(self, rows: np.ndarray) -> Call:

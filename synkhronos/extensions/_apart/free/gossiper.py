@@ -14,6 +14,7 @@ from synkhronos.extensions._apart.free.free_member import (
     Assignment,
     FreeMember,
     Shared,
+    Watch,
     is_finite,
     total,
 )
@@ -62,7 +63,8 @@ class Gossiper(FreeMember):
         rule.merge(np.ones(1, dtype), 0.5, np.ones(1, dtype), 0.5)
 
     def serve(self) -> None:
-        self._merge()
+        if not self._words[ENDED]:  # else the sender takes the message back
+            self._merge()
         self._show()
 
     def _after_step(
@@ -151,7 +153,7 @@ class Gossiper(FreeMember):
             self._words[SHOWN] = asked
             self.peers.ring([self._member.master])
 
-    def _last(self) -> None:
+    def _last(self, watch: Watch) -> None:
         """Merge messages that have arrived; take back a message that its receiver did not merge."""
         self._words[PRESENT] = 0
         self._merge()
@@ -162,9 +164,9 @@ class Gossiper(FreeMember):
             self._show()
             return not self._under_way()
 
-        self.peers.wait(settled)
+        watch(settled)
 
-    def read(self) -> tuple[int, Version]:
+    def read(self, watch: Watch) -> tuple[int, Version]:
         """In the master: the mean of all members by their weights, each between two steps.
 
         Its number counts the messages that were sent by then.
@@ -181,7 +183,7 @@ class Gossiper(FreeMember):
                 for r in self.peers.others()
             )
 
-        self.peers.wait(come)
+        watch(come)
         found = []
         for rank, (page, slot) in enumerate(zip(pages, slots, strict=True)):
             if rank not in self.peers.dead:

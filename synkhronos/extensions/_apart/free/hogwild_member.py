@@ -11,6 +11,7 @@ from synkhronos.extensions._apart.free.centre import Version
 from synkhronos.extensions._apart.free.free_member import (
     MOST_NOT_FINITE,
     FreeMember,
+    Watch,
     not_finite,
     total,
 )
@@ -40,7 +41,7 @@ class HogwildMember(FreeMember):
         self._words[EXCHANGES] += 1
         self.used = []
 
-    def read(self) -> tuple[int, Version]:
+    def read(self, watch: Watch) -> tuple[int, Version]:
         """A copy of the centre, while others may change it."""
         number = total(self.shared.pages, STEPS)
         statistics = [np.array(s) for s in self.shared.statistics]

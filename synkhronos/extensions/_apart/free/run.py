@@ -341,7 +341,14 @@ class Run(PointSource):
     def _wait_for_rows(self, enough: Callable[[], bool]) -> bool:
         """Wait while others use the last rows; True if one died, whose rows are used again."""
         deaths = len(self.deaths)
-        self._watch(lambda: enough() or len(self.deaths) > deaths or not self._workers_at_work())
+        self._watch(
+            lambda: (
+                enough()
+                or self._stopping
+                or len(self.deaths) > deaths
+                or not self._workers_at_work()
+            )
+        )
         return len(self.deaths) > deaths
 
     def _stopped(self) -> bool:
@@ -353,7 +360,7 @@ class Run(PointSource):
 
     def _watch(self, done: Callable[[], bool]) -> None:
         """Wait until it is done, while looking at the others."""
-        while not self._participant.peers.wait(lambda: done() or self._stopping, _LOOK_SECONDS):
+        while not self._participant.peers.wait(done, _LOOK_SECONDS):
             self._look()
 
     def _workers_at_work(self) -> bool:
@@ -431,7 +438,7 @@ class Run(PointSource):
 
     def _read(self) -> tuple[int, dict[SharedVariable, np.ndarray]]:
         """The version of the centre, and the values of the variables."""
-        version, found = self._participant.read()
+        version, found = self._participant.read(self._watch)
         values = self._free.values(found)
         values[self._counts] = self._before + np.array([self.rows, version])
         return int(values[self._counts][1]), values
@@ -455,7 +462,7 @@ class Run(PointSource):
 
     def _finish(self) -> None:
         if not self._participant.broken:
-            self._participant.finish()
+            self._participant.finish(self._watch)
 
     def _stop_others(self, at_once: bool) -> None:
         """After a failure of the master, or a second Ctrl-C: nobody waits for it any more."""

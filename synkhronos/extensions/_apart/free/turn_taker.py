@@ -18,6 +18,7 @@ from synkhronos.extensions._apart.free.free_member import (
     Assignment,
     FreeMember,
     Shared,
+    Watch,
     not_finite,
 )
 from synkhronos.extensions._apart.free.pages import (
@@ -74,7 +75,10 @@ class TurnTaker(FreeMember):
         own = [np.ones(1, dtype) for _ in rule.own]
         rule.exchange(turn, np.ones(1, dtype), own, centre, new)
 
-    def read(self) -> tuple[int, Version]:
+    def read(self, watch: Watch) -> tuple[int, Version]:
+        return self._copy()
+
+    def _copy(self) -> tuple[int, Version]:
         return self._centre.read(lambda: self._turns.take(lambda: False), self._turns.give)
 
     def _may_step(self, leaves: Callable[[], bool]) -> bool:
@@ -250,7 +254,7 @@ class TurnTaker(FreeMember):
         self._words[REFUSED] += 1
         if self._not_finite >= MOST_NOT_FINITE:
             raise not_finite(self.peers.rank, "the parameters were not finite at an exchange")
-        number, centre = self.read()
+        number, centre = self._copy()
         self._record(number, self._turn, "start anew")
         for w, own, vectors in zip(self.shared.w, self._own, centre.vectors, strict=True):
             w[...] = vectors[0]
