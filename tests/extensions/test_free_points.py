@@ -217,15 +217,17 @@ def test_stop_and_discard(group: synk.Group) -> None:
     assert run.wait()
     run.stop()
     run.discard()
-    kept = w.get_value()
-    assert -kept.sum() == run.rows == batches.state()["row"]
+    kept, state = w.get_value(), batches.state()
+    assert -kept.sum() == run.rows == state["row"]
     with pytest.raises(synk.GroupError, match="has ended"):
         run.centre()
     assert list(run.every(rows=1)) == []
     run = train.start(data, batches)
-    run.wait(timeout=0.01)
+    while not run.rows:
+        run.wait(timeout=0.01)
     run.discard()
     np.testing.assert_array_equal(w.get_value(), kept)
+    assert batches.state() == state
 
 
 def test_a_stop_while_the_master_waits_for_the_last_rows(

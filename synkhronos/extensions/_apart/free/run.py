@@ -10,9 +10,9 @@ These rules hold:
 * A point is one version of the centre, with the rows, losses and batches of that moment.
 * A worker's death does not end the run while `least` members are left. It is noted, and the steps
   since its last exchange are lost. A worker that raises stops all.
-* However the run ends, `_settle` is reached: the task is ended in the group, and the variables get
-  the centre's values, unless the run is discarded. After a failure of the master, or a second
-  Ctrl-C, nobody waits for it first.
+* However the run ends, `_settle` is reached: the task is ended in the group. Unless the run is
+  discarded, the variables get the centre's values, and the Batches their new place. After a failure
+  of the master, or a second Ctrl-C, nobody waits for it first.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ class Run(PointSource):
         return True
 
     def discard(self) -> None:
-        """Stop, wait, and leave the variables as they were before the start."""
+        """Stop, wait, and leave the variables and the Batches as they were before the start."""
         if not self._over:
             self.stop()
             self._end(keep=False)
@@ -484,7 +484,8 @@ class Run(PointSource):
         participant = self._participant
         self._free.local.hide()
         self._version, values = self._read()
-        self._finished(participant.state())
+        if keep:
+            self._finished(participant.state())
         self._progress, self._total = self.progress(), self._losses()
         self._over = True
         self._note_late_start()
