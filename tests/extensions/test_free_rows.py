@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from selection import thorough
 import synkhronos as synk
 from synkhronos import rules
 from synkhronos.extensions._apart.free.claims import BatchOrder, Claims, RowsOfBatches
-from synkhronos.extensions._apart.free.pages import AT_WORK
+from synkhronos.extensions._apart.free.pages import AT_WORK, CLAIMED, REALS, Page, length
 from synkhronos.extensions._apart.free.run import Run
 
 PLAIN = rules.Downpour(1, scale="none")
@@ -178,6 +179,42 @@ def test_the_batch_of_a_dead_member_is_a_contribution_of_its_own(
             run.wait()
     assert [death.rank for death in run.deaths] == [1]
     np.testing.assert_array_equal(used(w), 1)
+
+
+def test_no_row_of_a_fixed_share_is_left_out(tmp_path: Path) -> None:
+    """A run that goes on after a stop begins with the batches of the slowest member."""
+    with synk.Group(2):
+        train, w, data = counting(PLAIN, 40, Held(tmp_path / "go"))
+        batches = batches_of(40, 5)
+        with train.start(data, batches, share="fixed") as run:
+            while run.progress()[0]["steps"] < 4 or not run._pages[1].words[AT_WORK]:
+                run.wait(timeout=0.02)
+            assert run.centre().batches["row"] == 15
+            run.stop()
+            (tmp_path / "go").touch()
+        assert run.rows == 25
+        # members have taken batches 0, 2, 4, 6 and 1
+        assert batches.state()["row"] == 15
+        with train.start(data, batches, share="fixed") as run:
+            run.wait()
+        assert {*used(w)} == {1, 2}
+        assert (used(w) == 2).sum() == 10
+
+
+def test_places_of_fixed_shares() -> None:
+    """Each member's next batch, without those of the dead."""
+    pages = [Page(np.zeros(length(3), np.int64), np.zeros(REALS), 3) for _ in range(3)]
+    dead: set[int] = set()
+    peers: Any = SimpleNamespace(
+        rank=0, size=3, others=lambda: [rank for rank in (1, 2) if rank not in dead]
+    )
+    claims = Claims(pages, peers, 10, True)
+    assert claims.reached() == 0
+    for taken, place in ((0, 1), (2, 1), (1, 3), (4, 3), (3, 5), (5, 6), (6, 7), (9, 7), (7, 8)):
+        pages[taken % 3].words[CLAIMED] = taken + 1
+        assert claims.reached() == place
+    dead.add(2)
+    assert claims.reached() == 10
 
 
 def test_places_of_batches_by_number() -> None:

@@ -71,7 +71,8 @@ class Claims:
     """The batches of one member.
 
     A member claims the next batch under a lock. The batch that a dead member has worked on is
-    claimed by another. With `fixed`, member r takes every p-th batch from the r-th on.
+    claimed by another. With `fixed`, member r takes every p-th batch from the r-th on, and nobody
+    takes those of a dead member.
     """
 
     def __init__(self, pages: Sequence[Page], peers: Peers, total: int, fixed: bool) -> None:
@@ -88,7 +89,7 @@ class Claims:
         if self._again:
             found = self._again.pop(0)
         elif self._fixed:
-            found = words[CLAIMED] - 1 + self._peers.size if words[CLAIMED] else self._peers.rank
+            found = self._following(self._peers.rank)
             if found < self._total:
                 words[CLAIMED] = found + 1
         else:
@@ -101,6 +102,18 @@ class Claims:
                 self._peers.unlock(CLAIM_LOCK)
         words[AT_WORK] = found + 1 if found < self._total else 0
         return found if found < self._total else None
+
+    def reached(self) -> int:
+        """The first batch that has not been claimed, and that a member will claim."""
+        if not self._fixed:
+            return max(page.words[CLAIMED] for page in self._pages)
+        following = [self._following(r) for r in (self._peers.rank, *self._peers.others())]
+        return min(self._total, *following)
+
+    def _following(self, rank: int) -> int:
+        """With fixed shares: the batch that a member claims next."""
+        claimed = self._pages[rank].words[CLAIMED]
+        return int(claimed - 1 + self._peers.size if claimed else rank)
 
     def _claim(self) -> int | None:
         words = self._mine.words

@@ -27,7 +27,6 @@ from synkhronos.extensions._apart.centre_optimizer import ElementwiseUpdate
 from synkhronos.extensions._apart.free.centre import Centre, Version
 from synkhronos.extensions._apart.free.claims import BatchOrder, Claims, RowsOfBatches
 from synkhronos.extensions._apart.free.pages import (
-    CLAIMED,
     CLOCK,
     ENDED,
     FINAL,
@@ -211,8 +210,7 @@ class FreeMember:
 
     def state(self) -> dict[str, Any]:
         """The state of the Batches after what members have claimed so far."""
-        claimed = max(page.words[CLAIMED] for page in self.shared.pages)
-        return self._assignment.order.after(claimed)
+        return self._assignment.order.after(self._claims.reached())
 
     def take_numbers(self) -> None:
         """Take the rule's numbers that the master has set."""

@@ -131,7 +131,9 @@ class FreeFunction(PlanMethods, TrainingFunction, ProcessBound, Advised):
             Of the batches. The first one may have begun.
         share : {"claimed", "fixed"}
             "claimed": a member that is ready takes the next batch, so that each row is used once in
-            an epoch at any speeds. "fixed": member r takes every p-th batch.
+            an epoch at any speeds. "fixed": member r takes every p-th batch. Then the place of a
+            stopped run, or of a point, in the Batches is that of the member furthest behind: a run
+            that goes on from it uses some rows of the others again.
         least : int
             Members that must be left. If fewer are, the run ends with WorkerDied.
         stall_warning : float, optional
