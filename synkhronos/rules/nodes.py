@@ -14,9 +14,10 @@ from synkhronos.rules._base import FreeRule, RoundRule, Rule, Way, way_of
 class Nodes(Rule):
     """The members of a node train by one rule; the nodes' centres meet by another.
 
-    Each node trains until its members have made ``between.period`` steps on average. Then the
-    nodes meet: to `between`, a node is one member, weighted by its rows. All members go on from
-    their node's centre, with the optimizer's states that they have.
+    Each node trains until its members have made ``between.period`` steps on average; with
+    ``inside=None`` these are steps of all members of the node together. Then the nodes meet: to
+    `between`, a node is one member, weighted by its rows. All members go on from their node's
+    centre, with the optimizer's states that they have.
 
     Parameters
     ----------

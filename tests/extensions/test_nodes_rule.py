@@ -95,6 +95,9 @@ def test_a_synchronous_node_is_one_member(group2: synk.Group) -> None:
                 with train.start(*data, batches, epochs=2) as run:
                     assert run.wait()
                 assert run.rows == 2 * len(ROWS)
+                # 24 batches, of which each is a step of both members; a meeting after three
+                [counts] = [v for v in train.state if v.name.startswith("rows and exchanges")]
+                assert counts.get_value().tolist() == [2 * len(ROWS), 8]
             found.append((w.get_value(), mean.get_value()))
         np.testing.assert_allclose(found[0][0], found[1][0], 1e-12)
         np.testing.assert_allclose(found[0][1], found[1][1], 1e-12)

@@ -66,10 +66,9 @@ first = trained(rules.Nodes(None, rules.SlowMo(3)), 1)
 order = Batches(len(ROWS), SIZE, seed=1).order(0)
 batches = [order[at : at + SIZE] for at in range(0, len(order), SIZE)]
 c, u = np.zeros(3), np.zeros(3)
-for at in range(0, len(batches), 3 * synk.size()):
-    these = batches[at : at + 3 * synk.size()]
-    parts = np.array_split(np.arange(len(these)), synk.size())
-    own = [np.concatenate(parts[n * members : (n + 1) * members]) for n in range(nodes)]
+for at in range(0, len(batches), 3 * nodes):
+    these = batches[at : at + 3 * nodes]
+    own = np.array_split(np.arange(len(these)), nodes)
     found = [serial([these[int(i)] for i in part], c) for part in own]
     rows = [sum(len(these[int(i)]) for i in part) for part in own]
     u = 0.5 * u + c - np.average(found, axis=0, weights=rows)

@@ -10,7 +10,6 @@ import numpy as np
 
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry
-from synkhronos._plan.rows import edges
 from synkhronos._proofs.reductions import Reduction
 from synkhronos.extensions._apart.free.free_member import Assignment
 from synkhronos.extensions._apart.free.pages import LOSS, LOSS_ROWS, ROWS
@@ -61,10 +60,8 @@ class NodeCentre(MemberState):
         home.barrier()
         inside.local.begin(states=begin)
         home.barrier()  # a step may change what another member begins with
-        first = comm.rank - home.rank
-        borders = edges(work.batches, comm.size)
-        start, stop = (work.begin + borders[first + k] for k in (0, home.size))
-        inside.train(member, replace(work, begin=start, count=stop - start))
+        start, stop = inside.share(comm, work.batches)
+        inside.train(member, replace(work, begin=work.begin + start, count=stop - start))
         home.barrier()
         self._meet(member, between)
         mine = inside.pages[home.rank]

@@ -107,9 +107,11 @@ class NodesFunction(PlanMethods, TrainingFunction, ProcessBound, Advised):
             return self._round(given, kwargs, batches, order, start, stop)
 
         self.group.runner.check_idle("train.start")
+        together = self.nodes.inside is None  # a step is one of all members of the node
+        each = self.group.member.communicator.nodes if together else self.group.size
         return NodesRun(
             order,
-            self.nodes.between.period * self.group.size,
+            self.nodes.between.period * each,
             round_of,
             batches.restore,
             [*self._own.moved, *self._own.statistics],

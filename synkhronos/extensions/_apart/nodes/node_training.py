@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from synkhronos._engine.member import Member
+from synkhronos._plan.rows import edges
+from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._apart.free.free_member import Assignment
 from synkhronos.extensions._apart.free.free_state import FreeState
 from synkhronos.extensions._apart.free.pages import Page, clear_pages
@@ -41,6 +43,10 @@ class NodeTraining(ABC):
         """In the leader: set to zero what is counted in a round."""
 
     @abstractmethod
+    def share(self, comm: Communicator, batches: int) -> tuple[int, int]:
+        """The share of this node in the batches of all: the first one, and the end."""
+
+    @abstractmethod
     def train(self, member: Member, work: Assignment) -> None:
         """Train without the other nodes."""
 
@@ -68,6 +74,10 @@ class FreeTraining(NodeTraining):
 
     def clear(self) -> None:
         self._free.clear()
+
+    def share(self, comm: Communicator, batches: int) -> tuple[int, int]:
+        borders, first = edges(batches, comm.size), comm.rank - comm.home.rank
+        return borders[first], borders[first + comm.home.size]
 
     def train(self, member: Member, work: Assignment) -> None:
         participant = self._free.participant(member, work)
@@ -107,6 +117,10 @@ class SynchronousTraining(NodeTraining):
 
     def clear(self) -> None:
         clear_pages(self.pages)
+
+    def share(self, comm: Communicator, batches: int) -> tuple[int, int]:
+        borders = edges(batches, comm.nodes)
+        return borders[comm.node], borders[comm.node + 1]
 
     def train(self, member: Member, work: Assignment) -> None:
         page = self.pages[member.communicator.home.rank]
