@@ -349,6 +349,7 @@ class Run(PointSource):
                 or not self._workers_at_work()
             )
         )
+        self._note_deaths()  # a wait may have seen one that has not been looked at
         return len(self.deaths) > deaths
 
     def _stopped(self) -> bool:
