@@ -16,6 +16,7 @@ Each room imports only itself and the rooms before it.
 ``array_functions``  functions of arrays, for operations that have functions of one number only
 ``array_loops``      loops of scalars that make each step for all elements at once
 ``python_mode``      the mode of functions of a few values, which Python evaluates
+``python_function``  such a function, which is made at its first call
 ``vectorised``       elementary and special functions that a compiler vectorises
 ``lean``             operations of PyTensor that compile slowly, with numba code of our own
 ``progress``         tells the user of compiling and proofs

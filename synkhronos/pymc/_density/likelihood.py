@@ -9,7 +9,7 @@ each latent.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 
@@ -25,7 +25,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor import TensorVariable
 
-from synkhronos._compiling.python_mode import python_mode
+from synkhronos._compiling.python_function import PythonFunction
 from synkhronos._compiling.vectorised.tails import expanded
 from synkhronos._errors import InputError
 from synkhronos.pymc._reading.facts import Place, Point, is_smooth
@@ -43,8 +43,6 @@ from synkhronos.pymc._repeated.columns import RowTerms
 from synkhronos.pymc._repeated.form import Form
 
 log = logging.getLogger("synkhronos")
-
-_PLAIN = python_mode()
 
 Arrays = tuple[list[np.ndarray], list[np.ndarray]]  # with rows, and without
 
@@ -67,7 +65,8 @@ class Values:
         self._point = point  # values of free variables: data may depend on their shapes
         # the shared variables that the data depend on
         self.shareds = _shareds(self._variables)
-        self._function: Callable[..., list[np.ndarray]] | None = None
+        derived = [v for v in self._variables if v.owner is not None]
+        self._derived = PythonFunction(list(point), derived)
 
     @property
     def settable(self) -> list[bool]:
@@ -76,19 +75,11 @@ class Values:
 
     def arrays(self) -> list[np.ndarray]:
         """The current values."""
-        derived = [v for v in self._variables if v.owner is not None]
-        if derived and self._function is None:
-            self._function = pytensor.function(
-                list(self._point), derived, mode=_PLAIN, on_unused_input="ignore"
-            )
-        computed = iter(self._function(*self._point.values()) if self._function else ())
+        computed = iter(self._derived(*self._point.values()))
         return [
             np.asarray(next(computed) if v.owner is not None else _value(v))
             for v in self._variables
         ]
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_function": None}
 
 
 def _shareds(variables: Sequence[Variable]) -> list[SharedVariable]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.dist_math import I0e, I1e, i0e, normal_lccdf, normal_lcdf
 from pymc.logprob.utils import local_remove_check_parameter
@@ -28,7 +27,7 @@ from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.math import Dot, switch
 
 from synkhronos._compiling.lean.rewrite import operands_alike
-from synkhronos._compiling.python_mode import python_mode
+from synkhronos._compiling.python_function import PythonFunction
 from synkhronos._compiling.vectorised.table import TABLE
 from synkhronos._compiling.vectorised.tails import LogNdtr, log_ndtr
 from synkhronos._proofs.values import Rows, Same
@@ -37,7 +36,6 @@ from synkhronos._proofs.walk import Walk, seed
 Variables = Sequence[TensorVariable]
 Rewritten = list[Variable] | None  # in place of the outputs of a node
 
-_PLAIN = python_mode()
 TABLE |= {I0e: ("bessel", "i0e"), I1e: ("bessel", "i1e")}  # PyTensor has none
 
 # Functions of one number that cost more than a choice between two numbers.
@@ -259,27 +257,16 @@ class Hoisted:
 
     outputs: list[TensorVariable]
     rows: Variables = ()  # the new inputs, which have rows
-    _given: Variables = ()
     _expressions: Variables = ()
-    _function: Callable[..., list[np.ndarray]] | None = None
+    _function: PythonFunction = field(default_factory=lambda: PythonFunction([], []))
 
     def arrays(self, rowed: Sequence[np.ndarray], whole: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Compute the values of the new inputs from the data."""
-        if not self.rows:
-            return []
-        if self._function is None:
-            self._function = pytensor.function(
-                [*self._given], [*self._expressions], mode=_PLAIN, on_unused_input="ignore"
-            )
-        found: list[np.ndarray] = self._function(*rowed, *whole)
-        return found
+        return self._function(*rowed, *whole)
 
     def depend_on(self, data: Variables) -> list[bool]:
         """Of each new input, whether it is computed from some of these."""
         return [not set(data).isdisjoint(ancestors([v])) for v in self._expressions]
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_function": None}
 
 
 def hoist(outputs: Variables, rowed: Variables, whole: Variables) -> Hoisted:
@@ -311,7 +298,8 @@ def _replaced(
         for (v, axis), place in zip(wanted.items(), places, strict=True)
     ]
     found = clone_replace(list(outputs), replace=pairs, rebuild_strict=False)
-    return Hoisted(found, places, [*rowed, *whole], expressions)
+    computed = PythonFunction([*rowed, *whole], expressions)
+    return Hoisted(found, places, expressions, computed)
 
 
 def of_data_alone(

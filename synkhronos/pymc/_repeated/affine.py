@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
 from pytensor.scalar import basic as ps
@@ -16,10 +15,7 @@ from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable as Tensor
 
-from synkhronos._compiling.python_mode import python_mode
 from synkhronos.pymc._repeated.columns import RowTerms
-
-_PLAIN = python_mode()
 
 
 @dataclass(frozen=True)
@@ -186,14 +182,8 @@ class _Reader:
         return Affine([Block(vector.ravel(), length, None, matrix)])
 
     def _shape(self, variable: Tensor) -> tuple[int, ...]:
-        parameters = self._terms.parameters
-        data = dict(zip(self._terms.whole, self._terms.whole_data, strict=True))
-        given = {v: np.zeros(shape, v.type.dtype) for v, shape in parameters.items()} | data
-        shape = pytensor.function(
-            list(given), variable.shape, mode=_PLAIN, on_unused_input="ignore"
-        )
-        with np.errstate(all="ignore"):
-            return tuple(int(n) for n in shape(*given.values()))
+        lengths = [variable.shape[axis] for axis in range(variable.type.ndim)]
+        return self._terms.lengths(lengths).of(self._terms.whole_data)
 
 
 def _sum(parts: Sequence[Affine | None]) -> Affine | None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pytensor
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.math import All
 
-from synkhronos._compiling.python_mode import python_mode
+from synkhronos._compiling.python_function import PythonFunction
 from synkhronos.pymc._reading.rewrites import of_data_alone, replaced
-
-_PLAIN = python_mode()
 
 
 @dataclass
@@ -49,34 +46,50 @@ class RowTerms:
 
     def data(self, expressions: Sequence[Variable]) -> DataOf:
         """The arrays of expressions of data."""
-        return DataOf(list(expressions), self.rowed, self.whole)
+        return DataOf(expressions, self.rowed, self.whole)
+
+    def lengths(self, expressions: Sequence[Variable]) -> Lengths:
+        """The values of lengths of data that are needed whole, and of parameters."""
+        return Lengths(expressions, self.parameters, self.whole)
 
 
-@dataclass
 class DataOf:
     """Expressions of data as arrays; those that are data themselves are not copied."""
 
-    expressions: list[Variable]
-    rowed: list[TensorVariable]
-    whole: list[TensorVariable]
-    _function: Callable[..., list[np.ndarray]] | None = None
+    def __init__(
+        self,
+        expressions: Sequence[Variable],
+        rowed: Sequence[TensorVariable],
+        whole: Sequence[TensorVariable],
+    ) -> None:
+        self._expressions, self._data = list(expressions), [*rowed, *whole]
+        derived = [v for v in self._expressions if v not in {*self._data}]
+        self._derived = PythonFunction(self._data, derived)
 
     def arrays(self, rowed: Sequence[np.ndarray], whole: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The values of the expressions, where the data are these."""
-        known = {v: i for i, v in enumerate([*self.rowed, *self.whole])}
-        given = [*rowed, *whole]
-        derived = [v for v in self.expressions if v not in known]
-        if derived and self._function is None:
-            self._function = pytensor.function(
-                list(known), derived, mode=_PLAIN, on_unused_input="ignore"
-            )
-        computed = iter(self._function(*given) if self._function else ())
-        return [
-            given[known[v]] if v in known else np.asarray(next(computed)) for v in self.expressions
-        ]
+        given = dict(zip(self._data, [*rowed, *whole], strict=True))
+        computed = iter(self._derived(*given.values()))
+        return [given[v] if v in given else np.asarray(next(computed)) for v in self._expressions]
 
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_function": None}
+
+class Lengths:
+    """Lengths of arrays of parameters or of data."""
+
+    def __init__(
+        self,
+        expressions: Sequence[Variable],
+        parameters: Mapping[TensorVariable, tuple[int, ...]],
+        whole: Sequence[TensorVariable],
+    ) -> None:
+        self._parameters = dict(parameters)
+        self._measured = PythonFunction([*parameters, *whole], expressions)
+
+    def of(self, whole: Sequence[np.ndarray]) -> tuple[int, ...]:
+        """The lengths, where the data are these."""
+        given = [np.zeros(shape, v.type.dtype) for v, shape in self._parameters.items()]
+        with np.errstate(all="ignore"):
+            return tuple(map(int, self._measured(*given, *whole)))
 
 
 @dataclass

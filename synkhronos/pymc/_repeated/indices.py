@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pytensor
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable as Tensor
 
-from synkhronos._compiling.python_mode import python_mode
-from synkhronos.pymc._repeated.columns import DataOf, RowTerms
-
-_PLAIN = python_mode()
+from synkhronos.pymc._repeated.columns import DataOf, Lengths, RowTerms
 
 
 class UnsettledIndexError(IndexError):
@@ -31,7 +27,7 @@ class Indices:
     """
 
     indices: DataOf
-    lengths: _Lengths
+    lengths: Lengths
     of_data: list[bool]
 
     @staticmethod
@@ -42,10 +38,9 @@ class Indices:
             if isinstance(node.op, AdvancedSubtensor) and not terms.has_rows(node.inputs[0]):
                 chosen += _axes(node)
         known = [(i, n) for i, n in chosen if terms.has_rows(i) and terms.is_data(i)]
-        shapes = terms.parameters
         return Indices(
             terms.data([index for index, _ in known]),
-            _Lengths([length for _, length in known], shapes, terms.whole),
+            terms.lengths([length for _, length in known]),
             [terms.is_data(length) for _, length in known],
         )
 
@@ -61,34 +56,6 @@ class Indices:
             raise error(
                 f"index {index[first]} of row {first[0]} is out of bounds for {length} elements"
             )
-
-
-@dataclass
-class _Lengths:
-    """Lengths of arrays of parameters or of data."""
-
-    expressions: list[Tensor]
-    parameters: dict[Tensor, tuple[int, ...]]
-    whole: list[Tensor]
-    _function: Callable[..., Sequence[np.ndarray]] | None = None
-
-    def of(self, whole: Sequence[np.ndarray]) -> list[int]:
-        """The lengths, where the data are these."""
-        if not self.expressions:
-            return []
-        if self._function is None:
-            self._function = pytensor.function(
-                [*self.parameters, *self.whole],
-                self.expressions,
-                mode=_PLAIN,
-                on_unused_input="ignore",
-            )
-        given = [np.zeros(shape, v.type.dtype) for v, shape in self.parameters.items()]
-        with np.errstate(all="ignore"):
-            return [int(n) for n in self._function(*given, *whole)]
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_function": None}
 
 
 def _axes(node: Apply) -> list[tuple[Tensor, Tensor]]:
