@@ -243,7 +243,7 @@ class Run(PointSource):
             The rule has no such number, or the value is out of range. Nothing has changed.
         """
         rule = self._participant.rule.with_numbers(numbers).for_members(self._group.size)
-        words = self._participant.shared.numbers
+        words: Any = self._participant.shared.numbers
         for i, value in enumerate([float(getattr(rule, name)) for name in rule.numbers], 1):
             words[i] = value
         words[0] += 1
