@@ -2,7 +2,7 @@
 
 They do not use groups; `pytensor.function` can use their results. A rule takes ``loss_or_grads,
 params, learning_rate, ..., weight_decay, decoupled``. Its docstring has a Cost, References and
-Examples. Common to all:
+Examples; `_documented` adds what all take and return. Common to all:
 
 * Each new value is elementwise in the gradient, the parameter and its states, beside which there
   are only 0-d scalars. A state that is the same for all parameters (a count of steps) is one 0-d
@@ -24,7 +24,8 @@ Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019, arXiv:1
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
@@ -40,7 +41,33 @@ from synkhronos.extensions.updates._slots import (
     weight_so_far,
 )
 
+_PARAMETERS = """Parameters
+----------
+loss_or_grads : 0-d loss, or list of gradients
+params : list of shared variables
+"""
+_RETURNS = """Returns
+-------
+dict
+    New values by shared variable.
 
+"""
+
+
+def _documented[F: Callable[..., Updates]](rule: F) -> F:
+    """Add to a rule's docstring what all rules take and return."""
+    if rule.__doc__ is None:  # python -OO
+        return rule
+    head, own = inspect.cleandoc(rule.__doc__).split("Parameters\n----------\n")
+    own, rest = own.split("Notes\n-----\n")
+    numbers = ", ".join([*inspect.signature(rule).parameters][2:-1])
+    if not own.startswith(numbers):
+        own = f"{numbers} : 0-d\n{own}"
+    rule.__doc__ = f"{head}{_PARAMETERS}{own}{_RETURNS}Notes\n-----\n{rest}"
+    return rule
+
+
+@_documented
 def sgd(
     loss_or_grads: Variables,
     params: Sequence[SharedVariable],
@@ -52,16 +79,8 @@ def sgd(
 
     Parameters
     ----------
-    loss_or_grads : 0-d loss, or list of gradients
-    params : list of shared variables
-    learning_rate, weight_decay : 0-d
     decoupled : bool
         Without effect here: both forms of decay give the same step.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
@@ -84,6 +103,7 @@ def sgd(
     return {s.param: s.start - s.num(lr) * s.grad for s in slots}
 
 
+@_documented
 def momentum(
     loss_or_grads: Variables,
     params: Sequence[SharedVariable],
@@ -98,16 +118,8 @@ def momentum(
 
     Parameters
     ----------
-    loss_or_grads : 0-d loss, or list of gradients
-    params : list of shared variables
-    learning_rate, momentum, weight_decay : 0-d
     decoupled : bool
         Whether the decay stays out of the velocity (SGDW: Loshchilov and Hutter, algorithm 1).
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
@@ -135,6 +147,7 @@ def momentum(
     return updates
 
 
+@_documented
 def nesterov_momentum(
     loss_or_grads: Variables,
     params: Sequence[SharedVariable],
@@ -150,16 +163,8 @@ def nesterov_momentum(
 
     Parameters
     ----------
-    loss_or_grads : 0-d loss, or list of gradients
-    params : list of shared variables
-    learning_rate, momentum, weight_decay : 0-d
     decoupled : bool
         Whether the decay stays out of the velocity.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
@@ -190,6 +195,7 @@ def nesterov_momentum(
     return updates
 
 
+@_documented
 def adagrad(
     loss_or_grads: Variables,
     params: Sequence[SharedVariable],
@@ -204,16 +210,8 @@ def adagrad(
 
     Parameters
     ----------
-    loss_or_grads : 0-d loss, or list of gradients
-    params : list of shared variables
-    learning_rate, epsilon, weight_decay : 0-d
     decoupled : bool
         Whether the decay goes past the division.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
@@ -243,6 +241,7 @@ def adagrad(
     return updates
 
 
+@_documented
 def rmsprop(
     loss_or_grads: Variables,
     params: Sequence[SharedVariable],
@@ -259,16 +258,8 @@ def rmsprop(
 
     Parameters
     ----------
-    loss_or_grads : 0-d loss, or list of gradients
-    params : list of shared variables
-    learning_rate, rho, epsilon, weight_decay : 0-d
     decoupled : bool
         Whether the decay goes past the division.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
@@ -294,6 +285,7 @@ def rmsprop(
     return updates
 
 
+@_documented
 def adadelta(
     loss_or_grads: Variables,
     params: Sequence[SharedVariable],
@@ -311,17 +303,10 @@ def adadelta(
 
     Parameters
     ----------
-    loss_or_grads : 0-d loss, or list of gradients
-    params : list of shared variables
     learning_rate, rho, epsilon, weight_decay : 0-d
         The paper has no learning rate: 1.
     decoupled : bool
         Whether the decay goes past the division.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
@@ -351,6 +336,7 @@ def adadelta(
     return updates
 
 
+@_documented
 def adam(
     loss_or_grads: Variables,
     params: Sequence[SharedVariable],
@@ -369,17 +355,9 @@ def adam(
 
     Parameters
     ----------
-    loss_or_grads : 0-d loss, or list of gradients
-    params : list of shared variables
-    learning_rate, beta1, beta2, epsilon, weight_decay : 0-d
     decoupled : bool
         True makes it AdamW (Loshchilov and Hutter, algorithm 2), which their experiments favour:
         a coupled decay would be divided by the root and fade where gradients are large.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
@@ -411,6 +389,7 @@ def adam(
     return updates
 
 
+@_documented
 def adamax(
     loss_or_grads: Variables,
     params: Sequence[SharedVariable],
@@ -428,16 +407,8 @@ def adamax(
 
     Parameters
     ----------
-    loss_or_grads : 0-d loss, or list of gradients
-    params : list of shared variables
-    learning_rate, beta1, beta2, epsilon, weight_decay : 0-d
     decoupled : bool
         Whether the decay goes past the division, as in AdamW.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
@@ -472,6 +443,7 @@ def adamax(
     return updates
 
 
+@_documented
 def amsgrad(
     loss_or_grads: Variables,
     params: Sequence[SharedVariable],
@@ -488,16 +460,8 @@ def amsgrad(
 
     Parameters
     ----------
-    loss_or_grads : 0-d loss, or list of gradients
-    params : list of shared variables
-    learning_rate, beta1, beta2, epsilon, weight_decay : 0-d
     decoupled : bool
         Whether the decay goes past the division, as in AdamW.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
@@ -533,6 +497,7 @@ def amsgrad(
     return updates
 
 
+@_documented
 def nadam(
     loss_or_grads: Variables,
     params: Sequence[SharedVariable],
@@ -551,16 +516,8 @@ def nadam(
 
     Parameters
     ----------
-    loss_or_grads : 0-d loss, or list of gradients
-    params : list of shared variables
-    learning_rate, beta1, beta2, epsilon, weight_decay : 0-d
     decoupled : bool
         Whether the decay goes past the division, as in AdamW.
-
-    Returns
-    -------
-    dict
-        New values by shared variable.
 
     Notes
     -----
