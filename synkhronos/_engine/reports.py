@@ -21,9 +21,17 @@ def check_reports(reports: dict[int, object], what: str, channel: Channel) -> No
     failed = {r: o for r, o in reports.items() if isinstance(o, Failure)}
     if failed:
         raise _error(failed, what, channel)
-    left = [r for r, o in reports.items() if isinstance(o, Left)]
-    if left:
-        raise GroupError(f"{what}: ranks {left} left the command although no member raised")
+    if any(isinstance(o, Left) for o in reports.values()):
+        raise parted(what)
+
+
+def parted(what: str) -> InputError:
+    """The error for members that wait at an exchange to which others do not come."""
+    return InputError(
+        f"{what}: the members did not combine the same values: some have come to an exchange, "
+        "others have not, and none has raised. The parts' values must have equal shapes: reduce "
+        'over rows in the graph, or name the reduction "gather"'
+    )
 
 
 def note_master(exc: BaseException, rank: int, device: Device, what: str) -> None:

@@ -42,7 +42,7 @@ from synkhronos._compiling.progress import stop_telling
 from synkhronos._engine.commands.base import Command, WithoutMaster, clock
 from synkhronos._engine.group_options import GroupOptions
 from synkhronos._engine.member import Member
-from synkhronos._engine.reports import check_reports, note_master
+from synkhronos._engine.reports import check_reports, note_master, parted
 from synkhronos._engine.shippable import Inventory
 from synkhronos._engine.startup import cancelling, start_members
 from synkhronos._engine.trace import Trace
@@ -302,7 +302,7 @@ class Runner:
         if issubclass(kind, PeerFailed):
             reports = self.channel.collect(self.channel.number)
             check_reports(reports, what, self.channel)
-            raise GroupError(f"{what}: the members lost touch with each other") from None
+            raise parted(what) from None
         note_master(exc, self.member.rank, self._options.devices[self.member.rank], what)
 
     def _lose(self, found: BaseException, why: str) -> None:

@@ -362,3 +362,16 @@ def test_what_a_long_command_changes_stands(group: synk.Group) -> None:
     with pytest.raises(ValueError, match="bad value"):
         group.run(Fault("ValueError", (last,)))
     np.testing.assert_array_equal(synk.get_value(last, w), 8.0)
+
+
+@pytest.mark.parametrize("longest", [0, 1])
+def test_outputs_of_unequal_size_are_refused(group2: synk.Group, longest: int) -> None:
+    """A large one in one member, a small one in the other: no member waits for the other's."""
+    y = pt.lvector("y")
+    f = synk.function([y], (pt.bincount(y), "sum"), mode="FAST_COMPILE")
+    labels = np.array([0, 100, 0, 100])
+    labels[2 * longest + 1] = 10_000
+    for _ in range(2):
+        with pytest.raises(synk.InputError, match=r"did not combine the same values.*gather"):
+            f(labels)
+        np.testing.assert_array_equal(f(np.array([0, 1, 1, 1])), [1, 3])

@@ -108,6 +108,7 @@ class MultiNodeChannel(Channel):
         self._leaders.post(self._leaders.number + 1, message)
 
     def _await_reports(self, number: int, during: str) -> dict[int, bytes]:
+        self._here.end_exchanges(number)
         try:
             return self._leaders.collect(lambda: self._here.reported(number))
         except (PeerDied, GroupEnded):

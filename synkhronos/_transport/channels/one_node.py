@@ -353,10 +353,18 @@ class OneNodeChannel(Channel):
                 if words[REPORTED] >= number:
                     break
             else:
+                self.end_exchanges(number)
                 self._await_reports(number, self.what)
                 break
         self._all_reported = True
         return self.reports(number, lent)
+
+    def end_exchanges(self, number: int) -> None:
+        """Tell the workers that this member comes to no further exchange of a command.
+
+        A worker that waits for it at one, since members chose differently, then raises PeerFailed.
+        """
+        self._master_words[REPORTED] = number
 
     def reports(self, number: int, lent: bool = False) -> dict[int, object]:
         found: dict[int, object] = {}

@@ -12,7 +12,7 @@ from synkhronos._host.arena import Arena
 from synkhronos._transport.shared_state.ordered_words import ordered
 
 # First cache line: words that the others read while they wait for this member.
-REPORTED = 0  # latest command that this member has reported on
+REPORTED = 0  # latest command that this member has reported on; a master: waits for reports on
 BARRIER = 1  # latest barrier that it has reached
 ASLEEP = 2  # 1 while it sleeps in poll, so that a change must be signalled by its eventfd
 MANIFEST = 3  # number of its arrays in the exchange under way; 0: none
