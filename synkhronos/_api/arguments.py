@@ -84,6 +84,8 @@ class Arguments:
                     f"{self._what}: input {self._label(index)} {_kind(kind)}, found "
                     f"{value!r}: {_why(kind, value)}"
                 )
+            first = int(self._plan.scattered[index])  # `select` knows how many rows are used
+            self._check_shape(index, value, value.shape[first:], first)
             return value
         dense = is_dense(kind)
         if dense and value is None:
@@ -118,6 +120,21 @@ class Arguments:
         # strided or read-only arrays would make numba compile the function anew
         return np.require(filtered, requirements=["C", "W"])
 
+    def _check_shape(self, index: int, value: Data, shape: Sequence[int], first: int) -> None:
+        """Raise unless a shape, from axis `first` on, has the lengths that the input's type fixes.
+
+        PyTensor compiles with these lengths, and checks them in no call.
+        """
+        kind = self._plan.types[index]
+        for axis, length in enumerate(shape, first):
+            fixed = kind.shape[axis]
+            if fixed is not None and fixed != length:
+                raise InputTypeError(
+                    f"{self._what}: input {self._label(index)} has length {fixed} along axis "
+                    f"{axis} by its type, {kind}; found {length}, of {value!r}: make the variable "
+                    "with None there, for any length"
+                )
+
     def select(self, given: list[Any], batch: object) -> tuple[dict[int, Selection], int | None]:
         """Which rows of each scattered input, and how many."""
         scattered = [i for i, s in enumerate(self._plan.scattered) if s]
@@ -151,6 +168,9 @@ class Arguments:
         rows = {i: selection for i in lengths}
         for i in mini:
             rows[i] = self._of_minibatch(i, given[i], selection, batch)
+        for i in scattered:
+            if isinstance(given[i], Data):
+                self._check_shape(i, given[i], (len(selection),), 0)
         return rows, len(selection)
 
     def _of_minibatch(self, index: int, value: Data, rows: Selection, batch: object) -> Selection:

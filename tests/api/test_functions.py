@@ -573,6 +573,39 @@ def test_data_of_another_kind_is_refused(group2: synk.Group, shape: tuple[int, .
         f(foreign)
 
 
+@pytest.mark.parametrize(
+    ("shape", "found", "scattered"),
+    [
+        ((None, 4), (10, 5), True),
+        ((None, 1), (10, 3), True),
+        ((1, None), (10, 3), True),
+        ((10, 4), (12, 4), True),
+        ((1, None), (10, 3), False),
+        ((10, None), (12, 4), False),
+    ],
+)
+def test_data_of_a_length_that_the_type_fixes(
+    group2: synk.Group, shape: Any, found: Any, scattered: bool
+) -> None:
+    """PyTensor compiles with the lengths in types, so other Data would give other values."""
+    x = pt.tensor("x", shape=shape, dtype="float64")
+    inputs = {"inputs": [x]} if scattered else {"inputs": [], "bcast_inputs": [x]}
+    f = synk.function(**inputs, outputs=(x.sum(), "sum" if scattered else None), mode=FAST)
+    d = synk.data(np.ones(found))
+    axis = next(i for i, n in enumerate(shape) if n not in (None, found[i]))
+    with pytest.raises(synk.InputError, match=f"length {shape[axis]} along axis {axis}"):
+        f(d)
+    fits = [n if fixed is None else fixed for n, fixed in zip(found, shape, strict=True)]
+    d.set_value(np.ones(fits))
+    for _ in range(2):
+        assert f(d) == np.prod(fits)
+    d.set_value(np.ones(found))  # in place of what fitted
+    with pytest.raises(synk.InputError, match="by its type"):
+        f(d)
+    if scattered and axis == 0:  # the length is that of the rows which are used
+        assert f(d, batch=shape[0]) == np.prod([shape[0], found[1]])
+
+
 def test_what_a_function_cannot_be_made_of(group2: synk.Group) -> None:
     """Refused when it is made, as PyTensor does, and not at its first call."""
     x, w = matrix(), pt.vector("w", dtype="float64")
