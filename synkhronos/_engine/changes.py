@@ -6,6 +6,9 @@ These rules hold:
   first, so an exception at any moment can be undone.
 * The value from before is never overwritten. A variable with arrays in the arena has two of them,
   and a change writes the one that does not hold the old value.
+* Another thread, or a signal handler, may set a variable at any moment. All members know the object
+  that the command has sent or placed, and not the one that the variable holds at the end. An undo
+  leaves a value that somebody else has set.
 * Values that are written in place cannot be undone. They are announced first (`in_place`): Ctrl-C
   then waits, and a failure marks them as torn, so that each later use raises `StateTorn`.
 * `keep` and `undo` may be interrupted and called again; the second call completes the first.
@@ -64,8 +67,10 @@ class Changes:
         self._variables = variables
         self._held = held  # the arrays that new values are copied into
         self._master = master  # its rank
-        self._undo: dict[int, tuple[Entry, object]] = {}
-        self._sent: list[Entry] = []
+        # by number: a variable, its value before, and the values that the command has placed
+        self._undo: dict[int, tuple[Entry, object, list[object]]] = {}
+        # by number: a variable, and the value that the other members get of it
+        self._given: dict[int, tuple[Entry, object]] = {}
         self._marks: dict[int, bool] = {}
         self._joined: dict[int, np.ndarray] = {}
         self._in_place: Sequence[Entry] = ()
@@ -93,14 +98,28 @@ class Changes:
 
     def set(self, entry: Entry, value: object) -> None:
         """Set a variable; `keep` makes the new value final, `undo` restores the old one."""
-        placed = self._place(entry, value)
-        self._note(entry)
+        self._put(entry, self._place(entry, value))
+
+    def _put(self, entry: Entry, placed: object) -> None:
+        """Give a variable a value, and remember the one before the first change, for an undo."""
+        found = self._undo.get(entry.number)
+        if found is None:
+            self._undo[entry.number] = entry, entry.storage[0], [placed]
+        else:
+            found[2].append(placed)
+        self._given[entry.number] = entry, placed
         entry.storage[0] = placed
 
-    def _note(self, entry: Entry) -> None:
-        """Remember the value before the command's first change, for an undo."""
-        if entry.number not in self._undo:
-            self._undo[entry.number] = entry, entry.storage[0]
+    def replace(self, entry: Entry, old: object, new: object) -> None:
+        """Let an equal value take the place of a variable's; the user's is left alone."""
+        if entry.number in self._undo and any(p is old for p in self._undo[entry.number][2]):
+            self._undo[entry.number][2].append(new)
+        if entry.number in self._given and self._given[entry.number][1] is old:
+            self._given[entry.number] = entry, new
+        if entry.seen is old:
+            entry.seen = new
+        if entry.storage[0] is old:
+            entry.storage[0] = new
 
     def _place(self, entry: Entry, value: object) -> object:
         """A copy of the value in the variable's arrays of the arena, if it has some of this shape.
@@ -139,21 +158,30 @@ class Changes:
             home = [self._communicator.empty(array.shape, array.dtype)]
             np.copyto(home[0], array)
             self._held.homes[entry.number] = home
-            entry.seen = home[0] if entry.seen is value else entry.seen
-            entry.storage[0] = home[0]
-        placed: np.ndarray = entry.storage[0]
+            self.replace(entry, value, home[0])
+            value = home[0]
+        placed: np.ndarray = value
         return placed
 
     def join(self, entry: Entry, view: np.ndarray) -> None:
         """Set a variable to an array that all members of the node have in common."""
         self._held.forget([entry.number])
-        self._note(entry)
-        entry.storage[0] = view
+        self._put(entry, view)
         self._joined[entry.number] = view
 
-    def note_sent(self, entries: Sequence[Entry]) -> None:
-        """Note that the command gives all members the master's values of variables."""
-        self._sent += entries
+    def note_sent(self, entries: Sequence[Entry]) -> list[object]:
+        """Note that the command gives all members the values that variables have in the master.
+
+        Returns these values.
+        """
+        values = [entry.storage[0] for entry in entries]
+        for entry, value in zip(entries, values, strict=True):
+            self.note_given(entry, value)
+        return values
+
+    def note_given(self, entry: Entry, value: object) -> None:
+        """Note that the command gives all members a value that the master has, or had."""
+        self._given[entry.number] = entry, value
 
     def mark(self, entry: Entry, differs: bool) -> None:
         """Record whether the command gives the members different values of a variable."""
@@ -168,19 +196,17 @@ class Changes:
 
         The values are recorded as those that the other members have.
         """
-        if not (self._undo or self._sent or self._marks or self._joined):
+        if not (self._given or self._marks or self._joined):
             return []
-        for entry, _ in self._undo.values():
-            entry.seen = entry.storage[0]
-        for entry in self._sent:
-            entry.seen = entry.storage[0]
+        for entry, value in self._given.values():
+            entry.seen = value
         for number, differs in self._marks.items():
             entry = self._variables[number]
             self.edition += entry.differs != differs
             entry.differs = differs
             if entry.watched and entry.storage[0] is entry.seen:
                 entry.seen = entry.seen  # a new fingerprint, since a reduction wrote in place
-        touched = [e for e, _ in self._undo.values()] + self._sent
+        touched = [e for e, _ in self._given.values()]
         touched += [self._variables[number] for number in self._marks]
         self._note_node_shared(touched)
         self._forget_command()
@@ -204,7 +230,7 @@ class Changes:
 
     def _forget_command(self) -> None:
         self._undo.clear()
-        self._sent.clear()
+        self._given.clear()
         self._marks.clear()
         self._joined.clear()
 
@@ -214,10 +240,11 @@ class Changes:
             self._communicator.fail_exchange()
         for entry in self._in_place:
             written = entry.storage[0]
-            _, before = self._undo.get(entry.number, (entry, written))
+            _, before, _ = self._undo.get(entry.number, (entry, written, []))
             if before is written:  # the old value is lost
                 mark_torn(entry)
         self.in_place = ()
-        for entry, value in self._undo.values():
-            entry.storage[0] = value
+        for entry, value, placed in self._undo.values():
+            if any(p is entry.storage[0] for p in placed):
+                entry.storage[0] = value
         self._forget_command()

@@ -255,9 +255,9 @@ class Member:
         """Set variables to the master's values, in all members."""
         if not entries:
             return
-        self.changes.note_sent(entries)
+        held = self.changes.note_sent(entries)
         mine = self.rank == self.master
-        values = [self.array(e) for e in entries] if mine else None
+        values = [self.communicator.native(v) for v in held] if mine else None
         received = self.communicator.broadcast(values, self.master)
         if mine or received is None:
             return
@@ -273,8 +273,9 @@ class Member:
         for number, value in values.objects:
             entry = self.variables[number]
             if self.rank == self.master:
-                value = entry.storage[0]
-            elif isinstance(value, np.random.Generator):
+                self.changes.note_given(entry, value)
+                continue
+            if isinstance(value, np.random.Generator):
                 value = stream(value, self.rank, self.master)
             self.changes.set(entry, value)
 
@@ -285,9 +286,7 @@ class Member:
 
     def move(self, entry: Entry, value: object) -> None:
         """Replace a variable's value by an equal one, which a function reads without a copy."""
-        if entry.seen is entry.storage[0]:
-            entry.seen = value
-        entry.storage[0] = value
+        self.changes.replace(entry, entry.storage[0], value)
 
     def release(self) -> None:
         """Copy every variable's value out of the arena."""

@@ -182,19 +182,20 @@ def share_variables(
         variables.dropped += [e.number for e in new]
         variables.remove(e.number for e in new)
         raise
-    for entry in new:
-        entry.seen = entry.storage[0] if values else None
     complete = {s: variables.find(s) for s in shareds}
     return {s: e for s, e in complete.items() if e is not None}
 
 
 def _define(group: Group, entries: list[Entry], values: bool) -> None:
     if group.size == 1:
+        for entry in entries:
+            entry.seen = entry.storage[0] if values else None
         return
     for entry in entries:
         check_dense(entry.variable)
         make_contiguous(entry)
-    definitions = [define(e, value=None if is_array(e) else e.storage[0]) for e in entries]
+    objects = {e: e.storage[0] for e in entries if not is_array(e)}
+    definitions = [define(e, value=objects.get(e)) for e in entries]
     arrays = tuple(e.number for e in entries if is_array(e) and values)
     try:
         packed = serialization.pack_graph(definitions, lambda obj: None)
@@ -205,6 +206,8 @@ def _define(group: Group, entries: list[Entry], values: bool) -> None:
             f"({exc})"
         ) from exc
     group.runner.run(Define(packed, arrays), "distribute")
+    for entry, value in objects.items():
+        entry.seen = value if values else None
 
 
 def _forget_dropped(group: Group) -> None:

@@ -227,8 +227,7 @@ class ResidentStep(Step):
                 update.apply(flat, leaves)
             clock.lap(UPDATE)
             member.communicator.barrier()
-            for entry in update.entries:
-                entry.seen = entry.storage[0]
+            member.changes.note_sent(update.entries)
             member.changes.in_place = ()
             clock.stop(WAIT, part.rows if rows else 0)
         return contribution
@@ -250,8 +249,7 @@ class ResidentStep(Step):
                 update.keep(found[n + len(changed) :])
             for u, value in zip(changed, found[n:], strict=False):
                 member.changes.set(member.variables.of(u.shared), value)
-            for entry in update.entries:
-                entry.seen = entry.storage[0]
+            member.changes.note_sent(update.entries)
             member.changes.in_place = ()
         clock.lap(COMPUTE)
         contribution = contribute_call(self.call, member, part, list(found[:n]))
