@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import mmap
+import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +19,7 @@ import synkhronos as synk
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.shipping import share_variables
 from synkhronos._proofs.reductions import Reduction
+from synkhronos._transport.communicators import shared_memory
 from synkhronos.testing.faults import Fault
 
 pytestmark = pytest.mark.usefixtures("lasting_groups")
@@ -375,3 +380,31 @@ def test_outputs_of_unequal_size_are_refused(group2: synk.Group, longest: int) -
         with pytest.raises(synk.InputError, match=r"did not combine the same values.*gather"):
             f(labels)
         np.testing.assert_array_equal(f(np.array([0, 1, 1, 1])), [1, 3])
+
+
+def test_memory_of_an_abandoned_reduction_is_not_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker still writes its chunk of the result when the master has given up."""
+    late, master, original = mmap.mmap(-1, 1), os.getpid(), shared_memory.reduce_into
+
+    def slow(*args: Any) -> None:
+        if os.getpid() != master and late[0]:
+            time.sleep(0.5)
+        original(*args)
+
+    monkeypatch.setattr(shared_memory, "reduce_into", slow)
+    x, w = pt.dvector("x"), pt.dvector("w")
+    with synk.Group(2, start="fork"):
+        f = synk.function([x], (w * x.sum(), "sum"), bcast_inputs=[w], mode="FAST_COMPILE")
+        rows, many = np.ones(4), synk.data(np.ones(20_000))
+        f(rows, many)
+        late[0] = 1
+        with contextlib.suppress(synk.GroupTimeout):  # which holds the frames of `reduce`
+            f(rows, many, timeout=0.2)
+            pytest.fail("the worker was not late")
+        others = [synk.data(np.full(20_000, 7.0)) for _ in range(3)]
+        late[0] = 0
+        np.testing.assert_array_equal(f(rows, many), np.full(20_000, 4.0))
+        for d in others:
+            np.testing.assert_array_equal(d.data, 7.0)

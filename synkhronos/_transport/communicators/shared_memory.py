@@ -120,6 +120,8 @@ class SharedMemory(Communicator):
         self._staging: np.ndarray | None = None
         self._checksums = [self._small_buffers(self.rank, turn, ())[0] for turn in (0, 1)]
         self._staged: dict[Signature, list[np.ndarray]] = {}
+        # of a reduction that has not ended: other members may still write here
+        self._results: list[np.ndarray] = []
 
     @property
     def home(self) -> SharedMemory:
@@ -357,6 +359,8 @@ class SharedMemory(Communicator):
         results = []
         if self.rank == root:
             results = [self.empty(a.shape, result_dtype(a.dtype, op)) for a in arrays]
+            # kept after an exception here, until all have reported and the next reduction begins
+            self._results = results
         _, parts = self._meet([*shared, *results], members)
         ranks = range(self.size) if members is None else members
         count = len(arrays)
@@ -366,6 +370,7 @@ class SharedMemory(Communicator):
         for chunk in self._chunks(rows, ranks, at_root):
             reduce_into(chunk[-1], chunk[:-1], op, weights)
         self._node.barrier(members)
+        self._results = []
         return results if self.rank == root else None
 
     def all_reduce(
