@@ -17,10 +17,14 @@ from synkhronos._engine.replicas import Recipe
 from synkhronos._engine.runner import retried
 from synkhronos._engine.shippable import Shippable
 from synkhronos._engine.variables import Entry, check_dense, define, is_array, make_contiguous
-from synkhronos._errors import InputError
+from synkhronos._errors import InputError, StateTorn, WorkerError
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.pytensor import PYTENSOR
 from synkhronos._transport import serialization
+
+# What a function raises that cannot be sent: the master or a worker refuses it, or one of its
+# variables is half written
+_UNSENT = InputError, WorkerError, StateTorn
 
 # The number by which the members know a shared variable; None: no such variable
 Numbered = Callable[[object], int | None]
@@ -58,7 +62,7 @@ def distribute_in(group: Group, needed: Collection[Shippable] | None = None) -> 
     wanted = [f for f in pending if not f.refused or needed is None or f in needed]
     try:
         _ship(group, wanted)
-    except InputError:
+    except _UNSENT:
         if len(wanted) == 1 and (needed is None or wanted[0] in needed):
             raise
         _ship_each(group, wanted, needed)
@@ -68,11 +72,11 @@ def _ship_each(
     group: Group, functions: Sequence[Shippable], needed: Collection[Shippable] | None
 ) -> None:
     """Send functions one by one; then raise for a needed one that could not be sent."""
-    failed: InputError | None = None
+    failed: Exception | None = None
     for f in functions:
         try:
             _ship(group, [f])
-        except InputError as exc:
+        except _UNSENT as exc:
             f.refused = True
             failed = exc if needed is None or f in needed else failed
     if failed is not None:

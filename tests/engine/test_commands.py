@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import mmap
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from failing_ops import Fussy
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.shipping import share_variables
+from synkhronos._engine.variables import Registry, mark_torn
 from synkhronos._proofs.reductions import Reduction
 from synkhronos._transport.communicators import shared_memory
 from synkhronos.testing.faults import Fault
@@ -408,3 +411,47 @@ def test_memory_of_an_abandoned_reduction_is_not_used_again(
         np.testing.assert_array_equal(f(rows, many), np.full(20_000, 4.0))
         for d in others:
             np.testing.assert_array_equal(d.data, 7.0)
+
+
+def test_a_function_that_workers_cannot_import_fails_alone(
+    group2: synk.Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others that are made beside it are sent all the same."""
+    (tmp_path / "late_module.py").write_text(_LATE)
+    monkeypatch.syspath_prepend(tmp_path)
+    late = importlib.import_module("late_module")
+    x = pt.dvector("x")
+    f = synk.function([x], x.sum(), mode="FAST_COMPILE")
+    g = synk.function([x], (late.Twice()(x).sum(), "sum"), mode="FAST_COMPILE")
+    rows = np.ones(4)
+    assert f(rows) == 4.0
+    with pytest.raises(synk.WorkerError, match="late_module"):
+        g(rows)
+    assert synk.function([x], 2 * x.sum(), mode="FAST_COMPILE")(rows) == 8.0
+
+
+_LATE = """
+import numpy as np
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+class Twice(Op):
+    def make_node(self, x):
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = 2 * inputs[0]
+"""
+
+
+def test_a_function_of_a_half_written_variable_fails_alone(group2: synk.Group) -> None:
+    x, s = pt.dvector("x"), pytensor.shared(1.0, name="s")
+    mark_torn(Registry(True).add(s))
+    f = synk.function([x], x.sum(), mode="FAST_COMPILE")
+    g = synk.function([x], (x * s).sum(), mode="FAST_COMPILE")
+    rows = np.ones(4)
+    assert f(rows) == 4.0
+    with pytest.raises(synk.StateTorn):
+        g(rows)
+    s.set_value(2.0)
+    assert g(rows) == 8.0
