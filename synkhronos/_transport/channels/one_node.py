@@ -291,6 +291,7 @@ class OneNodeChannel(Channel):
         """See Channel. `also` sends the command elsewhere, after all that can fail here."""
         number = self._master_words[POSTED] + 1
         if not self._all_reported:  # an abandoned command may still run
+            self.inspector.start_again()
             self._await_reports(number - 1, "an earlier command")
         self._all_reported = False
         if what is not self.what:

@@ -65,6 +65,10 @@ class Inspector(TimeLimits):
         self._compiled = 0.0  # seconds in which a member has compiled
         self._warned = False
 
+    def start_again(self) -> None:
+        """Count the time of a wait from now on, such as one for a command that was abandoned."""
+        self._number = -1
+
     def look(self, number: int, what: str) -> None:
         """Warn or raise if command `number` keeps the master waiting for too long.
 
