@@ -413,6 +413,18 @@ def test_memory_of_an_abandoned_reduction_is_not_used_again(
             np.testing.assert_array_equal(d.data, 7.0)
 
 
+def test_a_sparse_result_stays_as_it_is() -> None:
+    """A worker alone has rows, and its report is overwritten by the next one."""
+    sparse = pytest.importorskip("pytensor.sparse")
+    x = pt.dmatrix("x")
+    with synk.Group(2, master_rank=1):
+        f = synk.function([x], (sparse.csr_from_dense(x), None), mode="FAST_COMPILE")
+        row = np.arange(2000.0)[np.newaxis]
+        first = f(row)
+        f(3 * row)
+        np.testing.assert_array_equal(first.toarray(), row)
+
+
 def test_a_function_that_workers_cannot_import_fails_alone(
     group2: synk.Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ These rules hold:
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -689,7 +690,7 @@ def _combine_one(
         return found if dense else found[()]
     first = next((v for v in values if v is not None), None)
     # a copy: the report is lent, and void after the next command
-    return np.array(first) if dense else first
+    return np.array(first) if dense else copy.deepcopy(first)
 
 
 def portable(value: object) -> object:
