@@ -299,17 +299,27 @@ class WorkerDied(SynkhronosError, RuntimeError):
             "remain readable. Call synk.fork() to start again."
         )
 
-    def restarted(self, lost: list[str]) -> None:
-        """Say that the workers have been restarted, and which values are lost."""
-        self.again = not lost
+    def restarted(self, lost: list[str], done: Sequence[str] = ()) -> None:
+        """Say that the workers have been restarted, and which values are lost.
+
+        `done`: variables to which the call has given their new values in place.
+        """
+        self.again = not (lost or done)
+        made = "the call was not made"
+        if done:
+            made = (
+                f"the call has changed {', '.join(done)}, and its result is lost: a repetition "
+                "would change them twice"
+            )
         if lost:
             self._add(
                 f"The workers have been restarted, but values were lost: {', '.join(lost)}. "
                 "Variables that differed between members have the master's value everywhere. Set "
-                "the values that are half written, or load a checkpoint. The call was not made."
+                f"the values that are half written, or load a checkpoint. T{made[1:]}."
             )
         else:
-            self._add("The workers have been restarted. Nothing is lost; the call was not made.")
+            nothing = "No value" if done else "Nothing"
+            self._add(f"The workers have been restarted. {nothing} is lost; {made}.")
 
     def _add(self, text: str) -> None:
         self.args = (f"{self.args[0]}. {text}",)

@@ -74,6 +74,11 @@ class Changes:
         self._marks: dict[int, bool] = {}
         self._joined: dict[int, np.ndarray] = {}
         self._in_place: Sequence[Entry] = ()
+        # what the command has written in place, wholly; whoever begins a command clears it
+        self.written: Sequence[Entry] = ()
+        # the names of variables that commands without a verdict have written wholly: their new
+        # values stay, so these commands must not be repeated. `take_done` clears it
+        self._done: list[str] = []
 
     def use(self, communicator: Communicator) -> None:
         """Follow the member to another communicator."""
@@ -90,7 +95,14 @@ class Changes:
     @in_place.setter
     def in_place(self, entries: Sequence[Entry]) -> None:
         self.interrupts.firm = bool(entries)
+        if not entries:
+            self.written = [*self.written, *self._in_place]
         self._in_place = entries
+
+    def take_done(self) -> list[str]:
+        """The variables that commands have written in place, although they were undone since."""
+        found, self._done = self._done, []
+        return found
 
     def __bool__(self) -> bool:
         """Whether the command has changed values."""
@@ -238,13 +250,22 @@ class Changes:
         """Restore every variable; those that were being written in place are torn."""
         if self._communicator.on_gpus:
             self._communicator.fail_exchange()
+        self._done += [e.label for e in self.written if e.ref() is not None]
+        self.written = ()
         for entry in self._in_place:
             written = entry.storage[0]
             _, before, _ = self._undo.get(entry.number, (entry, written, []))
-            if before is written:  # the old value is lost
+            if before is written and not self._is_users(entry):  # the old value is lost
                 mark_torn(entry)
         self.in_place = ()
+        self.written = ()  # what is torn is not whole
         for entry, value, placed in self._undo.values():
             if any(p is entry.storage[0] for p in placed):
                 entry.storage[0] = value
         self._forget_command()
+
+    def _is_users(self, entry: Entry) -> bool:
+        """Whether the user has set a variable while the group wrote the memory of its value."""
+        ours = [*self._held.homes.get(entry.number, ()), entry.view]
+        known = [a for a in ours if a is not None]
+        return bool(known) and not any(a is entry.storage[0] for a in known)

@@ -287,7 +287,10 @@ class Runner:
             raise
         finally:
             self._interrupts.release()
-            if why := self.channel.broken:
+            why = self.channel.broken
+            if not (why or writes):
+                self.member.changes.take_done()
+            if why:
                 self._lose(found, why)
             elif writes:
                 self._lose(found, "a member stalled while values were written in place")
@@ -311,12 +314,13 @@ class Runner:
         self._first_death = self._first_death or str(died or "")
         lost, most = lost_with_workers(self.member.variables), self._options.max_restarts
         lost += self.member.held.own_values.values()
+        done = self.member.changes.take_done()
         while not self.ended and self.restarts < most:
             self.restarts += 1
             log.warning("%s: restart %d of %d begins. %s", why, self.restarts, most, died or "")
             if self._restarted():
                 if died is not None:
-                    died.restarted(lost)
+                    died.restarted(lost, done)
                 return
         patience = PATIENCE_SECONDS if self.member.size <= FEW else 0.0
         self._shut(f"was closed since {why}", self._options.grace_after_loss, patience)

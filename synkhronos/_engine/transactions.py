@@ -48,6 +48,7 @@ class Transactions:
         """Send a command to the members below; returns its number."""
         self.undecided = True
         self._number = 0
+        self.member.changes.written = ()
         self._number = self.channel.post(command, what)
         return self._number
 
@@ -62,6 +63,7 @@ class Transactions:
         # first: whatever interrupts the post, `settle` has to find the command undecided
         self.undecided = True  # as in `post`, without its call
         self._number = 0
+        self.member.changes.written = ()
         self._number = number = self.channel.post(command, what)
         if self.member.measured.spans is not None:
             return self._run_traced(command, number, self.member.measured.spans)

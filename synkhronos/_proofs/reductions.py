@@ -169,11 +169,22 @@ def rounded(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def check_alike(parts: Sequence[np.ndarray]) -> None:
     """Refuse values of different shapes, since broadcasting would hide a mistake."""
-    if any(p.shape != parts[0].shape for p in parts):
+    check_shapes([p.shape for p in parts])
+
+
+def check_shapes(shapes: Sequence[tuple[int, ...]], joined: bool = False) -> None:
+    """Refuse different shapes of the parts' values; of `joined` ones, without their first axis."""
+    if all([s == shapes[0] for s in shapes]):
+        return
+    if joined:
         raise InputError(
-            f"the parts' values have shapes {[p.shape for p in parts]}, which must be equal to "
-            'combine them: reduce over rows in the graph, or name the reduction "gather"'
+            f"the parts' values have shapes {shapes} after the first axis, which must be equal to "
+            "join them"
         )
+    raise InputError(
+        f"the parts' values have shapes {shapes}, which must be equal to combine them: reduce over "
+        'rows in the graph, or name the reduction "gather"'
+    )
 
 
 class Accumulator:

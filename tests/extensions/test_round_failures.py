@@ -59,6 +59,25 @@ def kill(group: synk.Group, rank: int = 1) -> None:
     os.kill(group.channel.pid(rank), signal.SIGKILL)
 
 
+def test_outputs_that_cannot_be_combined_change_nothing() -> None:
+    """They are found before the step: the members' own values stay as they are."""
+    good, bad, ends = np.array([0, 1, 1, 1]), np.array([0, 3, 1, 1]), []
+    for fails in (False, True):
+        with synk.Group(2):
+            y, w = pt.lvector("y"), pytensor.shared(np.zeros(2), name="w")
+            how: Any = {"rule": rules.Average(2), "outputs": [(pt.bincount(y), "sum")]}
+            loss = ((y - w.sum()) ** 2).mean()
+            train: Any = make_train_function(loss, [w], y, None, updates.sgd, 0.1, mode=FAST, **how)
+            train(good)
+            if fails:
+                with pytest.raises(synk.InputError, match="the parts' values have shapes"):
+                    train(bad)
+            train(good)
+            train.meet()
+            ends.append(w.get_value().tolist())
+    assert ends[0] == ends[1]
+
+
 @pytest.mark.each_choice
 @pytest.mark.parametrize("how", ["call", "steps"])
 @pytest.mark.parametrize("size", [2, 3])

@@ -391,6 +391,29 @@ def test_failure_before_the_update_changes_nothing(group2: synk.Group) -> None:
     continues(net, train, data)
 
 
+@pytest.mark.parametrize("longest", [3, 10_000])
+@pytest.mark.parametrize("member", [0, 1])
+def test_outputs_that_cannot_be_combined_change_nothing(
+    group2: synk.Group, longest: int, member: int
+) -> None:
+    """Small ones, which the master combines, or of which one is large enough for all members."""
+    y, w = pt.lvector("y"), pytensor.shared(np.zeros(2), name="w")
+    loss, outputs = ((y - w.sum()) ** 2).mean(), [(pt.bincount(y), "sum")]
+    train = make_train_function(
+        loss, [w], y, None, updates.momentum, 0.1, outputs=outputs, mode=FAST
+    )
+    _, counts = train(np.array([0, 1, 1, 1]))
+    np.testing.assert_array_equal(counts, [1, 3])
+    values = [v.get_value() for v in (w, *train.state)]
+    labels = np.array([0, 1, 1, 1])
+    labels[2 * member + 1] = longest
+    with pytest.raises(synk.InputError, match="the parts' values have shapes"):
+        train(labels)
+    for variable, value in zip((w, *train.state), values, strict=True):
+        np.testing.assert_array_equal(variable.get_value(), value)
+    train(np.array([0, 1, 1, 1]))
+
+
 def test_failure_in_the_update_leaves_state_torn(
     group2: synk.Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import signal
 import threading
@@ -18,6 +19,7 @@ from modes import FAST
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
+from synkhronos._transport.channels.one_node import OneNodeEnd
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing import leaks
 from synkhronos.testing.faults import Fault
@@ -264,3 +266,38 @@ def test_the_next_group_is_as_before() -> None:
 def test_limits_that_are_none(limit: object) -> None:
     with pytest.raises(synk.InputError, match="max_restarts"):
         synk.Group(2, max_restarts=limit)
+
+
+@pytest.mark.parametrize("kind", ["step", "all_reduce"])
+def test_what_was_written_in_place_is_not_written_twice(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker dies when all members have written, and before it has reported."""
+    dies, original = mmap.mmap(-1, 1), OneNodeEnd.report
+
+    def report(end: OneNodeEnd, *args: Any) -> None:
+        if dies[0]:
+            dies[0] = 0
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(end, *args)
+
+    monkeypatch.setattr(OneNodeEnd, "report", report)
+    with synk.Group(2, start="fork", max_restarts=1) as group:
+        x, s = pt.vector("x", dtype="float64"), pytensor.shared(np.ones(3), "s")
+        if kind == "step":
+            loss = (x * s.sum()).mean()
+            act: Any = make_train_function(loss, [s], x, None, updates.sgd, 0.5, mode=FAST)
+            arguments: Any = (np.ones(4),)
+        else:
+            act, arguments = synk.all_reduce, (s, "sum")
+        act(*arguments)
+        first = s.get_value()
+        dies[0] = 1
+        with pytest.raises(synk.WorkerDied, match="has changed s, and its") as caught:
+            act(*arguments)
+        assert not caught.value.again
+        assert group.restarts == 1
+        for _ in range(2):
+            first = first - 0.5 if kind == "step" else 2 * first
+            np.testing.assert_array_equal(s.get_value(), first)
+            act(*arguments)

@@ -44,7 +44,7 @@ from synkhronos._engine.variables import NewValues
 from synkhronos._errors import InputError
 from synkhronos._host.arena import ArrayRef, FileRef
 from synkhronos._plan.rows import Picks, Selection, Span, select, slices
-from synkhronos._proofs.reductions import COMBINE, Reduction, combine, normalized
+from synkhronos._proofs.reductions import COMBINE, Reduction, check_shapes, combine, normalized
 
 log = logging.getLogger("synkhronos")
 
@@ -651,6 +651,34 @@ def contribute_call(call: Call, member: Member, part: Part, outputs: Sequence[ob
             for v, op in zip(values, call.reductions, strict=True)
         ]
     )
+
+
+def check_combinable(call: Call, member: Member, part: Part, outputs: Sequence[Any]) -> None:
+    """Raise in all members if the parts' outputs do not fit together.
+
+    The master finds that out by itself, but only from the reports. This costs an exchange where an
+    output's type does not fix its shape.
+    """
+    if part.scalars is not None or len(part.participants) < 2:
+        return
+    kinds = [member.replicas[call.function].recipe.outputs[n].type for n in call.outputs]
+    checked: list[tuple[int, int, int]] = []  # an output, and the axes in which the parts agree
+    for i, (kind, op) in enumerate(zip(kinds, call.reductions, strict=True)):
+        first = int(op is Reduction.GATHER)
+        if op is not None and is_dense(kind) and None in kind.shape[first:]:
+            checked.append((i, first, kind.ndim))
+    if not checked:
+        return
+    mine = np.full(sum([ndim - first for _, first, ndim in checked]), -1, np.int64)
+    if part.variant.rows:
+        mine[:] = [n for i, first, _ in checked for n in np.shape(outputs[i])[first:]]
+    [found] = member.communicator.all_gather([mine], "stack")
+    shapes = found[list(part.participants)]
+    at = 0
+    for _, first, ndim in checked:
+        each = shapes[:, at : at + ndim - first]
+        at += ndim - first
+        check_shapes([tuple(shape) for shape in each.tolist()], joined=bool(first))
 
 
 def _reduce_big(call: Call, member: Member, part: Part, values: Sequence[object]) -> list[object]:

@@ -20,7 +20,12 @@ from pytensor.graph.replace import clone_replace
 
 from synkhronos._backends import jax as jax_backend
 from synkhronos._engine.commands.base import COMPUTE, COPY, REDUCE, SCATTER, UPDATE, WAIT, Stopwatch
-from synkhronos._engine.commands.call import compute_call, contribute_call, part_of
+from synkhronos._engine.commands.call import (
+    check_combinable,
+    compute_call,
+    contribute_call,
+    part_of,
+)
 from synkhronos._engine.commands.collectives import Collective
 from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import configured
@@ -216,6 +221,7 @@ class ResidentStep(Step):
         flat = update.flat(outputs[k:] if rows else None, weight)
         partials, outputs = outputs[n:k], outputs[:n] if rows else []  # lets go of the gradients
         clock.lap(COPY)
+        check_combinable(self.call, member, part, outputs)
         with member.uninterrupted():
             leaves = self.with_partials(member, update.leaves, part, partials)
             with member.communicator.adding_up(flat):  # outputs are copied while NCCL sums

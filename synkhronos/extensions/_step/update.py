@@ -41,6 +41,7 @@ from synkhronos._engine.commands.call import (
     ExtendedCall,
     Part,
     as_float,
+    check_combinable,
     compute_call,
     contribute_call,
 )
@@ -545,13 +546,16 @@ class Step(ExtendedCall):
         # before others are waited for: they may need these gradients to go on
         flat = update.publish(outputs[k:] if rows else None)
         clock.lap(COPY)
+        # before the update: an output that cannot be combined must change no value
+        check_combinable(self.call, member, part, outputs)
+        found = contribute_call(self.call, member, part, outputs[:n] if rows else [])
+        clock.lap(REDUCE)
         # Ctrl-C between here and the last barrier would leave members with different values
         with member.uninterrupted():
             leaves = self.with_partials(member, update.leaves, part, outputs[n:k])
             given = Inputs(flat, weights_of(part, member.size, self.average), leaves)
             self._update(member, update, given, clock)
-        found = contribute_call(self.call, member, part, outputs[:n] if rows else [])
-        clock.stop(REDUCE, part.rows if rows else 0)
+        clock.stop(WAIT, part.rows if rows else 0)
         return found
 
     def _update(self, member: Member, update: FlatUpdate, given: Inputs, clock: Stopwatch) -> None:
@@ -576,7 +580,6 @@ class Step(ExtendedCall):
             for (shared, _), value in zip(update.recipe.partition.states, states, strict=True):
                 shared.container.storage[0] = np.asarray(value)
         member.changes.in_place = ()
-        clock.lap(WAIT)
 
     def with_partials(
         self, member: Member, given: list[np.ndarray], part: Part, values: Sequence[object]

@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 
 from synkhronos._engine.commands.base import COMPUTE, COPY, REDUCE, SCATTER, UPDATE, WAIT, Command
-from synkhronos._engine.commands.call import Call, ExtendedCall, contribute_call
+from synkhronos._engine.commands.call import (
+    Call,
+    ExtendedCall,
+    check_combinable,
+    contribute_call,
+)
 from synkhronos._engine.member import Member
 from synkhronos._proofs.reductions import Reduction, accumulator
 from synkhronos.extensions._apart.meeting import Vectors, chunk
@@ -130,13 +135,15 @@ class LocalStep(ExtendedCall):
         n = len(self.call.outputs)
         make = local.step(part, outputs[n:], self.partials, self.average)
         clock.lap(COPY)
+        # before the update: an output that cannot be combined must change no value
+        check_combinable(self.call, member, part, outputs)
+        found = contribute_call(self.call, member, part, outputs[:n] if part.variant.rows else [])
+        clock.lap(REDUCE)
         with member.uninterrupted():
             member.communicator.enter()
             clock.lap(WAIT)
             make()
-            clock.lap(UPDATE)
-        found = contribute_call(self.call, member, part, outputs[:n] if part.variant.rows else [])
-        clock.stop(REDUCE, part.rows if part.variant.rows else 0)
+        clock.stop(UPDATE, part.rows if part.variant.rows else 0)
         return found
 
     def answer(self, member: Member, own: Any, reports: dict[int, Any]) -> list[object]:
@@ -159,7 +166,7 @@ class LocalSteps(Command):
         return all([call.pure for call in self.calls])
 
     def run(self, member: Member) -> list[object]:
-        """Make the steps without waiting for the others, then wait for them."""
+        """Make the steps, then wait for the others, or in each step to compare outputs' shapes."""
         local = member.installed.of(MemberValues, self.update)
         # one copy, in place of a wait for the others after each step
         restore = local.saved()
@@ -177,6 +184,7 @@ class LocalSteps(Command):
     def _step(self, call: Call, member: Member, local: MemberValues) -> object:
         part, outputs = local.computed(call, member)
         n = len(call.outputs)
+        check_combinable(call, member, part, outputs)
         local.step(part, outputs[n:], self.partials, self.average)()
         return contribute_call(call, member, part, outputs[:n] if part.variant.rows else [])
 
