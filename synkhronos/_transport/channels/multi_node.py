@@ -82,7 +82,7 @@ class MultiNodeChannel(Channel):
 
     def post(self, command: Repeatable, what: str = "a command") -> int:
         if not self._all_reported:
-            self.inspector.start_again()
+            self._here.inspector.start_again()
             self._await_reports(self._here.number, self._here.what)
         sent = self._sent.get(id(command))
         if sent is not None:
