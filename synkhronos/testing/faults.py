@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +104,11 @@ class TwoArguments(Exception):
         self.b = b
 
 
-def _raise(error: BaseException) -> object:
+def _raise(make: Callable[[], BaseException]) -> object:
+    """Raise a new exception each time: one that was raised keeps its traceback and notes."""
+
     def act(member: Member) -> None:
-        raise error
+        raise make()
 
     return act
 
@@ -133,9 +136,12 @@ def _circular(member: Member) -> None:
 
 
 def _with_notes(notes: Any) -> Any:
-    error = ValueError("with notes")
-    error.__notes__ = notes
-    return _raise(error)
+    def make() -> BaseException:
+        error = ValueError("with notes")
+        error.__notes__ = notes
+        return error
+
+    return _raise(make)
 
 
 def _deep_group(member: Member) -> None:
@@ -182,34 +188,36 @@ def _compile(member: Member) -> None:
 _NO_PLACE: Any = ("file", "line", object(), 3)  # where a SyntaxError says file, line, column, text
 
 KINDS: dict[str, Any] = {
-    "ValueError": _raise(ValueError("bad value")),
-    "KeyError": _raise(KeyError("missing")),
-    "OSError": _raise(OSError(2, "no such thing")),
-    "MemoryError": _raise(MemoryError("no memory")),
-    "StopIteration": _raise(StopIteration(3)),
-    "SystemExit": _raise(SystemExit(4)),
-    "KeyboardInterrupt": _raise(KeyboardInterrupt()),
+    "ValueError": _raise(lambda: ValueError("bad value")),
+    "KeyError": _raise(lambda: KeyError("missing")),
+    "OSError": _raise(lambda: OSError(2, "no such thing")),
+    "MemoryError": _raise(lambda: MemoryError("no memory")),
+    "StopIteration": _raise(lambda: StopIteration(3)),
+    "SystemExit": _raise(lambda: SystemExit(4)),
+    "KeyboardInterrupt": _raise(KeyboardInterrupt),
     "RecursionError": _recurse,
-    "group": _raise(ExceptionGroup("several", [ValueError("one"), TypeError("two")])),
-    "broken str": _raise(BadStr()),
-    "two arguments": _raise(TwoArguments("a", "b")),
-    "surrogates": _raise(ValueError("\ud800 lone")),
-    "10 MB": _raise(ValueError("x" * 10_000_000)),
-    "fatal str": _raise(FatalStr()),
-    "no str": _raise(NoStr()),
-    "broken repr": _raise(ValueError(BadRepr())),
-    "touchy": _raise(Touchy("hands off")),
+    "group": _raise(lambda: ExceptionGroup("several", [ValueError("one"), TypeError("two")])),
+    "broken str": _raise(BadStr),
+    "two arguments": _raise(lambda: TwoArguments("a", "b")),
+    "surrogates": _raise(lambda: ValueError("\ud800 lone")),
+    "10 MB": _raise(lambda: ValueError("x" * 10_000_000)),
+    "fatal str": _raise(FatalStr),
+    "no str": _raise(NoStr),
+    "broken repr": _raise(lambda: ValueError(BadRepr())),
+    "touchy": _raise(lambda: Touchy("hands off")),
     "nameless": _nameless,
-    "unpicklable": _raise(Unshippable("with a lock")),
+    "unpicklable": _raise(lambda: Unshippable("with a lock")),
     "chained": _chained,
     "circular": _circular,
     "notes": _with_notes([3, BadRepr(), "\ud800"]),
     "no notes": _with_notes(3),
     "deep group": _deep_group,
-    "fatal group": _raise(BaseExceptionGroup("several", [KeyboardInterrupt(), SystemExit()])),
-    "GeneratorExit": _raise(GeneratorExit()),
-    "SyntaxError": _raise(SyntaxError("bad", _NO_PLACE)),
-    "UnicodeDecodeError": _raise(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad byte")),
+    "fatal group": _raise(
+        lambda: BaseExceptionGroup("several", [KeyboardInterrupt(), SystemExit()])
+    ),
+    "GeneratorExit": _raise(GeneratorExit),
+    "SyntaxError": _raise(lambda: SyntaxError("bad", _NO_PLACE)),
+    "UnicodeDecodeError": _raise(lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad byte")),
     "SIGKILL": _signal(signal.SIGKILL),
     "SIGSEGV": _signal(signal.SIGSEGV),
     "SIGABRT": _signal(signal.SIGABRT),

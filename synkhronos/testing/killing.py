@@ -242,7 +242,7 @@ class Stage:
         folder = Path(tempfile.mkdtemp(prefix="trial-"))
         try:
             self._run(found, folder, argument)
-            found.left += leaks.forsaken(leaks.named() - before)
+            found.left += leaks.left_since(before)
             found.printed = _text(folder / "printed")
             found.events = [tuple(json.loads(x)) for x in _text(folder / "events").splitlines()]
         finally:

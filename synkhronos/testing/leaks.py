@@ -14,7 +14,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,6 +108,17 @@ def forsaken(paths: Collection[str]) -> list[str]:
             if (found.st_dev, found.st_ino) not in used:
                 left.append(path)
     return sorted(left)
+
+
+def left_since(before: Set[str], patience: float = 5.0) -> list[str]:
+    """The new named shared memory that no process uses, also some seconds later.
+
+    A program that ends has its semaphores mapped until it is gone; its tracker removes them then.
+    """
+    until = time.monotonic() + patience
+    while (found := forsaken(named() - before)) and time.monotonic() < until:
+        time.sleep(0.01)
+    return found
 
 
 def _in_use(process: Path) -> Iterator[tuple[int, int]]:

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -128,6 +129,25 @@ def test_semaphores_of_others_are_not_ours(tmp_path: Path) -> None:
         assert leaks.forsaken([path]) == [path]
     finally:
         os.unlink(path)
+
+
+def test_files_that_a_tracker_is_about_to_remove_are_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their process has ended, and multiprocessing's tracker removes them a moment later."""
+    monkeypatch.setattr(leaks, "NAMED", tmp_path)
+    before = leaks.named()
+    soon, never = tmp_path / "soon", tmp_path / "never"
+    for path in (soon, never):
+        path.touch()
+    timer = threading.Timer(0.2, soon.unlink)
+    timer.start()
+    try:
+        assert leaks.left_since(before | {str(never)}) == []
+        assert not soon.exists()
+        assert leaks.left_since(before, patience=0.1) == [str(never)]
+    finally:
+        timer.join()
 
 
 LEAKY = """

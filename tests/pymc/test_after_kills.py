@@ -164,7 +164,7 @@ def test_the_same_call_goes_on_after_a_kill_of_the_master(
     while left := session(process.pid):
         assert time.monotonic() < until, f"processes are left: {left}"
         time.sleep(0.05)
-    assert not leaks.forsaken(leaks.named() - shared)
+    assert not leaks.left_since(shared)
     check_goes_on(store, name, computed)
 
 
