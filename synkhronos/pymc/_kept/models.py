@@ -146,28 +146,22 @@ class KeptModel:
 
     def compiled(self, compile_model: Callable[..., Any], given: dict[str, Any]) -> Any:
         """The compiled model of nutpie, from the folder if it is there."""
+        if given.get("var_names") is not None:  # an iterator is read once
+            given = {**given, "var_names": list(given["var_names"])}
         asked = {k: v for k, v in given.items() if v is not None and v is not False}
-        if "var_names" in asked:  # an iterator is read once
-            given = {**given, "var_names": list(asked["var_names"])}
-        if asked.keys() - _KEYED or asked.get("backend", "numba") != "numba":
-            return self._compiled_as_it_is(compile_model, given)
-        if not (self.form or self._is_own):
-            return self._compiled_as_it_is(compile_model, given)
-        names = given["var_names"] if "var_names" in asked else None
-        try:
-            start = self.graphs.initial_key(asked.get("initial_points"))
-            key = self.key("nutpie", self.form, names and sorted(names), start)
-        except Unkeyed as exc:
-            log.debug("the compiled model is not kept: %s", exc)
-            self._prepared()
-            return compile_model(self.with_graph(), **given)
-        if (entry := self._folder.read(key)) is not None:
+        others = asked.keys() - _KEYED or asked.get("backend", "numba") != "numba"
+        known = not others and bool(self.form or self._is_own)
+        key = self._key_of(asked) if known else None
+        if key is not None and (entry := self._folder.read(key)) is not None:
             try:
                 return unpacked(entry, self.graphs)
             except Exception as exc:  # of another version of PyTensor's operations, such as a wheel
                 log.debug("what is kept of the model cannot be loaded: %s", exc)
-        self._prepared()
-        found = compile_model(self.with_graph(), **given)
+        prepare, self.prepare = self.prepare, _nothing
+        prepare()
+        found = compile_model(self.with_graph() if known else self.model, **given)
+        if key is None:
+            return found
         try:
             self._folder.write(key, packed(found, self.graphs))
             if self.form:
@@ -176,14 +170,15 @@ class KeptModel:
             log.debug("the compiled model is not kept: %s", exc)
         return found
 
-    def _compiled_as_it_is(self, compile_model: Callable[..., Any], given: dict[str, Any]) -> Any:
-        self._prepared()
-        return compile_model(self.model, **given)
-
-    def _prepared(self) -> None:
-        """Give the model its form, once."""
-        prepare, self.prepare = self.prepare, _nothing
-        prepare()
+    def _key_of(self, asked: dict[str, Any]) -> str | None:
+        """The key of the model that nutpie compiles with these arguments; None if it has none."""
+        try:
+            start = self.graphs.initial_key(asked.get("initial_points"))
+            names = sorted(asked["var_names"]) if "var_names" in asked else None
+            return self.key("nutpie", self.form, names, start)
+        except Unkeyed as exc:
+            log.debug("the compiled model is not kept: %s", exc)
+            return None
 
 
 def _nothing() -> None:
