@@ -12,18 +12,10 @@ from collections.abc import Callable
 import numba
 import numpy as np
 from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
 from synkhronos._engine.graph_collectives import SameSteps, same_steps
-from synkhronos._engine.graph_exchanges import (
-    Weighing,
-    all_reduced,
-    gathered,
-    of_root,
-    place,
-    scattered,
-)
+from synkhronos._engine.graph_exchanges import Weighing, place
 from synkhronos._engine.ready_values import tell
 from synkhronos._libraries.pytensor import get_numba_type
 from synkhronos._proofs.reductions import Reduction
@@ -31,6 +23,7 @@ from synkhronos.ops._collectives import (
     AllGather,
     AllReduce,
     Broadcast,
+    Combining,
     OwnRows,
     Rank,
     ReduceScatter,
@@ -39,36 +32,25 @@ from synkhronos.ops._ready import Ready
 
 type Code = tuple[Callable[..., np.ndarray], int]  # of numba, and its version
 
-_OPS = list(Reduction)
 _WEIGHINGS = [Weighing(given, got) for given in (False, True) for got in (False, True)]
+_OPS: list[Combining] = [  # a number is passed fastest
+    *[kind(op, w) for kind in (AllReduce, ReduceScatter) for op in Reduction for w in _WEIGHINGS],
+    *[kind(w) for kind in (AllGather, OwnRows) for w in _WEIGHINGS],
+]
 
 
-def _all_reduced(how: int, values: np.ndarray) -> np.ndarray:
-    op, weighing = _HOW[how]
-    return all_reduced(values, op, weighing)
+def _number(op: Combining) -> int:
+    return ~op.root if isinstance(op, Broadcast) else _OPS.index(op)
 
 
-def _gathered(how: int, values: np.ndarray) -> np.ndarray:
-    return gathered(values, _HOW[how][1])
+def _combined(number: int, values: np.ndarray, rows: int) -> np.ndarray:
+    """The value of an operation; `rows` is the length of its second input, if it has one."""
+    op = Broadcast(~number) if number < 0 else _OPS[number]
+    return op.value([values, np.empty(rows, bool)])
 
 
-def _scattered(how: int, values: np.ndarray) -> np.ndarray:
-    op, weighing = _HOW[how]
-    return scattered(values, op, weighing)
-
-
-def _own_rows(how: int, values: np.ndarray, mine: int) -> np.ndarray:
-    op, weighing = _HOW[how]
-    return scattered(values, op, weighing, mine)
-
-
-_HOW = [(op, weighing) for op in _OPS for weighing in _WEIGHINGS]  # a number is passed fastest
-_CALLED = (_all_reduced, _gathered, _scattered, _own_rows, of_root, place, same_steps, tell)
-_VERSION = zlib.crc32(repr([2, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
-
-
-def _how(op: Op) -> int:
-    return _HOW.index((getattr(op, "op", Reduction.SUM), op.weighing))
+_CALLED = (_combined, place, same_steps, tell)
+_VERSION = zlib.crc32(repr([3, *((f.__module__, f.__name__) for f in _CALLED)]).encode())
 
 
 def _array(node: Apply) -> np.ndarray:
@@ -77,74 +59,24 @@ def _array(node: Apply) -> np.ndarray:
     return numba.types.Array(kind.dtype, kind.ndim, "C")
 
 
-@register_funcify_default_op_cache_key(AllReduce)  # type: ignore[untyped-decorator]
-def _all_reduce(op: AllReduce, node: Apply, **kwargs: object) -> Code:
-    how, kind = _how(op), _array(node)
+@register_funcify_default_op_cache_key(Combining)  # type: ignore[untyped-decorator]
+def _combining(op: Combining, node: Apply, **kwargs: object) -> Code:
+    number, kind = _number(op), _array(node)
 
     @numba_njit
-    def all_reduce(values: np.ndarray, token: np.ndarray) -> np.ndarray:
+    def combining(values: np.ndarray, token: np.ndarray) -> np.ndarray:
         with numba.objmode(found=kind):
-            found = _all_reduced(how, values)
-        return found, token
-
-    return all_reduce, _VERSION
-
-
-@register_funcify_default_op_cache_key(AllGather)  # type: ignore[untyped-decorator]
-def _all_gather(op: AllGather, node: Apply, **kwargs: object) -> Code:
-    how, kind = _how(op), _array(node)
-
-    @numba_njit
-    def all_gather(values: np.ndarray, token: np.ndarray) -> np.ndarray:
-        with numba.objmode(found=kind):
-            found = _gathered(how, values)
+            found = _combined(number, values, 0)
         return found, token
 
     @numba_njit
-    def all_gather_like(values: np.ndarray, like: np.ndarray, token: np.ndarray) -> np.ndarray:
-        return all_gather(values, token)
-
-    return all_gather if len(node.inputs) == 2 else all_gather_like, _VERSION
-
-
-@register_funcify_default_op_cache_key(OwnRows)  # type: ignore[untyped-decorator]
-def _rows(op: OwnRows, node: Apply, **kwargs: object) -> Code:
-    how, kind = _how(op), _array(node)
-
-    @numba_njit
-    def own_rows(values: np.ndarray, like: np.ndarray, token: np.ndarray) -> np.ndarray:
-        mine = len(like)
+    def combining_like(values: np.ndarray, like: np.ndarray, token: np.ndarray) -> np.ndarray:
+        rows = len(like)
         with numba.objmode(found=kind):
-            found = _own_rows(how, values, mine)
+            found = _combined(number, values, rows)
         return found, token
 
-    return own_rows, _VERSION
-
-
-@register_funcify_default_op_cache_key(ReduceScatter)  # type: ignore[untyped-decorator]
-def _reduce_scatter(op: ReduceScatter, node: Apply, **kwargs: object) -> Code:
-    how, kind = _how(op), _array(node)
-
-    @numba_njit
-    def reduce_scatter(values: np.ndarray, token: np.ndarray) -> np.ndarray:
-        with numba.objmode(found=kind):
-            found = _scattered(how, values)
-        return found, token
-
-    return reduce_scatter, _VERSION
-
-
-@register_funcify_default_op_cache_key(Broadcast)  # type: ignore[untyped-decorator]
-def _broadcast(op: Broadcast, node: Apply, **kwargs: object) -> Code:
-    root, kind = op.root, _array(node)
-
-    @numba_njit
-    def broadcast(values: np.ndarray, token: np.ndarray) -> np.ndarray:
-        with numba.objmode(found=kind):
-            found = of_root(values, root)
-        return found, token
-
-    return broadcast, _VERSION
+    return combining if len(node.inputs) == 2 else combining_like, _VERSION
 
 
 @register_funcify_default_op_cache_key(Rank)  # type: ignore[untyped-decorator]
