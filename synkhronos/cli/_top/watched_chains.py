@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass
 
-from synkhronos.cli._top.watched_groups import pids_of_this_user
+from synkhronos.cli._top.watched_groups import memory_files
 from synkhronos.pymc._chains.progress import SHOWN, line_of, shown_chains
 
 _MEMORY, _DELETED = f"/memfd:{SHOWN}", " (deleted)"
@@ -24,19 +23,11 @@ class WatchedChains:
 def look_at_chains(only: int | None = None) -> list[WatchedChains]:
     """The chains that are sampled now; with `only`, by this process."""
     found: dict[int, WatchedChains] = {}
-    for pid in pids_of_this_user() if only is None else [only]:
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
-            for name in os.listdir(f"/proc/{pid}/fd"):
-                path = f"/proc/{pid}/fd/{name}"
-                with contextlib.suppress(OSError):
-                    memory = os.readlink(path)
-                    if memory.startswith(_MEMORY):
-                        count = memory.removeprefix(_MEMORY).removesuffix(_DELETED)
-                        seen = shown_chains(path, int(count)) if count.isdigit() else None
-                        if seen is not None:
-                            folder, before, chains = seen
-                            # forks hold it too; the first process is the one that samples
-                            place = os.stat(path).st_ino
-                            said = line_of(chains, before)
-                            found.setdefault(place, WatchedChains(pid, folder, said))
+    for pid, path, name, inode in memory_files(_MEMORY, only):
+        count = name.removeprefix(_MEMORY).removesuffix(_DELETED)
+        with contextlib.suppress(OSError):  # it has been closed
+            if count.isdigit() and (seen := shown_chains(path, int(count))) is not None:
+                folder, before, chains = seen
+                # forks hold it too; the first process is the one that samples
+                found.setdefault(inode, WatchedChains(pid, folder, line_of(chains, before)))
     return list(found.values())

@@ -113,22 +113,33 @@ class Watch:
 
 def memories() -> Iterator[tuple[int, list[int], str]]:
     """Of each memory of groups: its number, the processes of this user that hold it, and a path."""
-    holders: dict[int, list[int]] = {}
-    paths: dict[int, str] = {}
-    for pid in pids_of_this_user():
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
-            for name in os.listdir(f"/proc/{pid}/fd"):
-                path = f"/proc/{pid}/fd/{name}"
-                with contextlib.suppress(OSError):
-                    if os.readlink(path) == _MEMORY:
-                        inode = os.stat(path).st_ino
-                        holders.setdefault(inode, []).append(pid)
-                        paths.setdefault(inode, path)
-    for inode, pids in holders.items():
-        yield inode, pids, paths[inode]
+    found: dict[int, tuple[str, list[int]]] = {}
+    for pid, path, _, inode in memory_files(_MEMORY):
+        found.setdefault(inode, (path, []))[1].append(pid)
+    for inode, (path, pids) in found.items():
+        yield inode, pids, path
 
 
-def pids_of_this_user() -> list[int]:
+def memory_files(beginning: str, only: int | None = None) -> Iterator[tuple[int, str, str, int]]:
+    """Descriptors of files in memory whose names begin so: process, path, name, number of the file.
+
+    They are of the processes of this user; with `only`, of this process.
+    """
+    for pid in _pids_of_this_user() if only is None else [only]:
+        for path in _descriptors(pid):
+            with contextlib.suppress(OSError):  # it has been closed
+                if (name := os.readlink(path)).startswith(beginning):
+                    yield pid, path, name, os.stat(path).st_ino
+
+
+def _descriptors(pid: int) -> list[str]:
+    """Paths of what a process holds open; none if it has ended, or is another user's."""
+    with contextlib.suppress(OSError):
+        return [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
+    return []
+
+
+def _pids_of_this_user() -> list[int]:
     """The processes that this user owns."""
     user, found = os.geteuid(), []
     for name in os.listdir("/proc"):
