@@ -286,7 +286,7 @@ def _plan_output(
         return OutputPlan(variable, None, (add(variable, None),), shareds=shareds)
     found = prover.proof(variable)
     if fixed:
-        _check_named(variable, op, found, f"function {function}: output {variable}", rows)
+        _check_named(op, found, f"function {function}: output {variable}", rows)
         whole = "" if op is not None else _slicing(variable, rows, found)[1]
         why = f'output {variable}, of reduction None ({whole}). Name one: (output, "avg")'
         index = add(variable, op)
@@ -325,7 +325,6 @@ def _check_combined(value: Variable, op: Reduction | None, what: str) -> None:
 
 
 def _check_named(
-    variable: Variable,
     op: Reduction | None,
     found: Proof | Unproved,
     what: str,
@@ -394,7 +393,6 @@ def _plan_update(change: Change, prover: _Prover) -> tuple[Update, str, bool]:
     proof = prover.proof(change.new)
     if change.scope == "all":
         _check_named(
-            change.new,
             op,
             proof,
             f"the new value of {shared}",

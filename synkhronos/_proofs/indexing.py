@@ -151,13 +151,13 @@ def _take(
 ) -> Transferred:
     array, *indices = values
     if has_rows(values):
-        return _take_rows(node, array, _select(op, node, values, first=1))
+        return _take_rows(array, _select(op, node, values, first=1))
     if not all(isinstance(v, Same) for v in indices):
         return None
     return _entries(op, node, array) if isinstance(array, Entries) else carried(array)
 
 
-def _take_rows(node: Apply, array: Value, selection: Selection) -> Value:
+def _take_rows(array: Value, selection: Selection) -> Value:
     if not isinstance(array, Same | Rows):
         raise Stuck("rows select from a value over all rows")
     axis = selection.row_axis(array)

@@ -252,7 +252,7 @@ def compute_call(
     if part.stands_in:
         answer = _without_rows(answer)
     if replica.recipe.updates or answer.streams:
-        _apply(call, member, replica, part, answer)
+        _apply(member, replica, part, answer)
     elif replica.last_part is part and not (call.sliced or replica.recipe.has_collectives):
         _shorten(call, member, replica, part)
     return part, answer.outputs
@@ -567,7 +567,7 @@ def _note_shapes(exc: Exception, member: Member, part: Part) -> None:
         )
 
 
-def _apply(call: Call, member: Member, replica: Replica, part: Part, answer: Answer) -> None:
+def _apply(member: Member, replica: Replica, part: Part, answer: Answer) -> None:
     shared = [(u, v) for u, v in answer.updates if u.everywhere]
     if shared or _missing_shared(replica, part):
         shared = _reduce_updates(member, replica, part, dict(shared))

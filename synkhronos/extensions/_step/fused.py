@@ -16,7 +16,6 @@ from synkhronos._backends import jax as jax_backend
 from synkhronos._engine.commands.call import Call, bring
 from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import Replica, configured
-from synkhronos._engine.variables import Entry
 from synkhronos.extensions._step.resident_recipe import ResidentRecipe
 
 
@@ -75,7 +74,7 @@ class Fused:
         apart = call.sliced or recipe.streams or recipe.sliceables
         return member.size == 1 and not apart
 
-    def prepare(self, member: Member, arguments: Sequence[Any], entries: Sequence[Entry]) -> None:
+    def prepare(self, member: Member, arguments: Sequence[Any]) -> None:
         """Compile for values of these shapes, if they are new; overwrites nothing."""
         bring(member, self._replica)
         held = [np.shape(v) for v in self._held()]

@@ -110,7 +110,7 @@ def bucket(units: Sequence[tuple[int, int, int]], members: int, number: int) -> 
     return Bucket(tuple(placements), at, borders)
 
 
-def copies(buckets: Sequence[Bucket], rank: int, direct: Sequence[Sequence[Segment]]) -> list[Copy]:
+def copies(buckets: Sequence[Bucket], direct: Sequence[Sequence[Segment]]) -> list[Copy]:
     """The pieces that a member copies into its flat vectors: all that it does not read in place."""
     found = []
     for number, (b, segments) in enumerate(zip(buckets, direct, strict=True)):

@@ -247,7 +247,7 @@ class ResidentStep(Step):
             replica = member.replicas[self.call.function]
             update.fused = Fused(update.recipe, replica, self.call, self.partials)
         with member.uninterrupted():
-            update.fused.prepare(member, part.arguments, update.entries)
+            update.fused.prepare(member, part.arguments)
             n = len(self.call.outputs)
             changed = member.replicas[self.call.function].recipe.updates  # such as running means
             with update.writing(member), update.taken() as values:

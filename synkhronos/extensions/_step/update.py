@@ -155,7 +155,7 @@ class FlatUpdate(MemberState, Ending):
                 ]
                 if not self._added:
                     direct[i] = segments
-            self._copies = copies(buckets, self._rank, direct)
+            self._copies = copies(buckets, direct)
             self._levels = [self._level(level) for level in range(len(partition.levels))]
             self._stages = [self._stage(k) for k in range(len(partition.levels) + 1)]
             self._whole_updates = [
