@@ -17,9 +17,7 @@ POOLS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in modules_of("synkhronos") if not f"{name}.".startswith(LARGE)]
-)
+@pytest.mark.parametrize("name", modules_of("synkhronos", but=LARGE))
 def test_examples_run(name: str) -> None:
     if name.startswith(("synkhronos.nn.layers", "synkhronos.zoo.")):
         pytest.importorskip("pytensor_ml", reason="pytensor-ml is not installed (synkhronos[nn])")
