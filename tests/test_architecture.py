@@ -18,6 +18,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from house import House
 from public_names import check_public_names
 
 import synkhronos as synk
@@ -107,14 +108,15 @@ def sources() -> list[Path]:
 
 
 @functools.cache
+def whole() -> House:
+    """The package that is imported."""
+    return House(PACKAGE)
+
+
+@functools.cache
 def modules() -> dict[str, ast.Module]:
     """Every module of the package by its name below it."""
-    found = {}
-    for path in sources():
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        name = ".".join(p for p in parts if p != "__init__" or len(parts) == 1)
-        found[name] = ast.parse(path.read_text())
-    return found
+    return {name.removesuffix(".__init__"): tree for name, tree in whole().trees.items()}
 
 
 @functools.cache
@@ -332,6 +334,12 @@ def test_no_circles() -> None:
 
     for name in edges():
         visit(name, ())
+
+
+def test_rooms_of_folders_have_no_circles() -> None:
+    assert len(modules()) > 350
+    for folder in ("extensions", "training._run", "training._record", "training._config_text"):
+        assert not whole().shape(folder).circles, folder
 
 
 def test_two_towers_have_only_the_ground_in_common() -> None:
@@ -1040,20 +1048,20 @@ def test_names_on_the_page_about_architecture_exist() -> None:
     """``_folder.module``, ``_folder.module.name``, ``Class``, ``Class.method`` and ``WORD``."""
     known = modules()
     packages = {name.rpartition(".")[0] for name in known} | {n.split(".")[0] for n in known}
-    classes: dict[str, set[str]] = {}
-    bases: dict[str, list[str]] = {}
+    classes: dict[str, list[ast.ClassDef]] = {}
     constants: set[str] = set()
     for tree in known.values():
         for node in nodes(tree):
             if isinstance(node, ast.ClassDef):
-                classes.setdefault(node.name, set()).update(_attributes(node))
-                bases.setdefault(node.name, []).extend(map(ast.unparse, node.bases))
+                classes.setdefault(node.name, []).append(node)
             elif isinstance(node, ast.Assign):
                 constants |= {t.id for t in node.targets if isinstance(t, ast.Name)}
 
     def has(kind: str, name: str) -> bool:
-        inherited = any(has(b, name) for b in bases.get(kind, ()) if b in classes)
-        return name in classes.get(kind, ()) or inherited
+        return any(
+            name in _attributes(node) or any(has(ast.unparse(base), name) for base in node.bases)
+            for node in classes.get(kind, ())
+        )
 
     def exists(name: str) -> bool:
         if name in known or name in packages:

@@ -46,11 +46,3 @@ def test_figures_of_a_package(tmp_path: Path) -> None:
     assert house.any_lines == 1
     assert house.asked_of_rules == {"isinstance": 1, "getattr": 1}
     assert house.deepest == ("D", 2)
-
-
-def test_folders_of_the_package_without_circles() -> None:
-    house = House()
-    assert len(house.trees) > 350
-    assert not house.shape("extensions").circles
-    for folder in ("training._run", "training._record", "training._config_text"):
-        assert not house.shape(folder).circles

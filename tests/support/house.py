@@ -82,7 +82,7 @@ class House:
         self.package = package
         self.texts: dict[str, str] = {}
         for path in sorted(package.rglob("*.py")):
-            if "_starters" not in path.parts:  # scripts that are copied, and not imported
+            if "starters" not in path.parts:  # scripts that are copied, and not imported
                 self.texts[".".join(path.relative_to(package).with_suffix("").parts)] = (
                     path.read_text()
                 )
