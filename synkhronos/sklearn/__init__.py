@@ -1,9 +1,6 @@
 """Estimators of scikit-learn that train with all members of a group.
 
-`SynkClassifier`  and `SynkRegressor`: a network of dense layers, or your own
-``_estimators``   the estimators, the only importer of scikit-learn here
-``_dense``        the network of dense layers
-
+`SynkClassifier` and `SynkRegressor`: a network of dense layers, or your own.
 It needs the extra: ``pip install "synkhronos[sklearn]"``. scikit-learn is imported when one of
 them is first used. Workers do not import it.
 """

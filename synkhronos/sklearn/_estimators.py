@@ -12,8 +12,11 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -23,6 +26,7 @@ from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.group import current_or_temporary
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions import updates
+from synkhronos.training._run.events import Event
 from synkhronos.training.fit import fit
 from synkhronos.training.net import Net, net_of
 
@@ -30,10 +34,10 @@ _RULES = tuple(name for name in updates.__all__ if hasattr(getattr(updates, name
 _FLOATS = (np.float64, np.float32)
 
 
-class _SynkEstimator(BaseEstimator):  # type: ignore[misc]
+class _SynkEstimator(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
     """The common base of both estimators."""
 
-    _function: Callable[..., Any] | None = None
+    _function: Callable[..., Any] | None = None  # of rows and `_values`
 
     def __init__(
         self,
@@ -78,27 +82,41 @@ class _SynkEstimator(BaseEstimator):  # type: ignore[misc]
             raise InputError(f"{name} has returned a Net without two inputs, X and y, and outputs")
         return found
 
-    def _train(self, X: np.ndarray, y: np.ndarray, outputs: int) -> Self:
-        """Train on checked rows, and keep the values of the parameters."""
+    def _train(self, X: np.ndarray, y: np.ndarray, targets: np.ndarray, outputs: int) -> Self:
+        """Train on checked rows, and keep the values of the network.
+
+        Parameters
+        ----------
+        X, y : arrays
+            As scikit-learn's callbacks get them.
+        targets : array
+            In place of y, as the network takes it.
+        outputs : int
+        """
         draw = check_random_state(self.random_state)
         self._check_layers()
         net = self._made(X.shape[1], outputs, X.dtype.name, draw)
         x_type, y_type = (v.type.dtype for v in net.inputs)
         with current_or_temporary("fit", self.members):
+            # after the start of the group, since callbacks may start threads
+            tasks = self._init_callback_context(max_subtasks=self.epochs)
+            tasks.call_on_fit_task_begin(estimator=self, X=X, y=y)
+            epochs = _Epochs(self, net, outputs, tasks, {"X": X, "y": y})
             run = fit(
                 replace(net, metrics={}),  # without rows for validation there are none
-                (X.astype(x_type, copy=False), y.astype(y_type, copy=False)),
+                (X.astype(x_type, copy=False), targets.astype(y_type, copy=False)),
                 optimizer=self._rule(),
                 epochs=self.epochs,
                 batch=min(self.batch, len(X)) if isinstance(self.batch, int) else self.batch,
+                callbacks=[epochs],
                 mode=self.mode,
                 seed=int(draw.randint(2**31 - 1)),
                 progress=bool(self.verbose),
             )
-        self.params_ = [p.get_value() for p in net.params]
-        self.history_ = run.history
-        self._outputs = outputs
-        self._compile(net)
+        found = epochs.fitted() | {"history_": run.history}
+        for name, value in found.items():
+            setattr(self, name, value)
+        tasks.call_on_fit_task_end(estimator=self, X=X, y=y, reconstruction_attributes=found)
         return self
 
     def _check_layers(self) -> None:
@@ -123,24 +141,82 @@ class _SynkEstimator(BaseEstimator):  # type: ignore[misc]
             )
         return functools.partial(getattr(updates, self.optimizer), learning_rate=self.rate)
 
-    def _compile(self, net: Net) -> None:
-        """The function of the outputs, for this process, which needs no group."""
-        self._dtype = net.inputs[0].type.dtype
-        self._function = pytensor.function([net.inputs[0]], net.outputs, mode=self.mode)
-
     def _predicted(self, X: Any) -> np.ndarray:
         """The outputs of the network for rows."""
         check_is_fitted(self, "params_")
         X = validate_data(self, X, reset=False, dtype=_FLOATS)
         if self._function is None:  # it has been unpickled
             draw = np.random.RandomState(0)
-            net = self._made(X.shape[1], self._outputs, self._dtype, draw)
-            for variable, value in zip(net.params, self.params_, strict=True):
-                variable.set_value(value)
-            self._compile(net)
-        assert self._function is not None
-        found: np.ndarray = self._function(X.astype(self._dtype, copy=False))
-        return found
+            self._function = _compiled(
+                self._made(X.shape[1], self._outputs, self._dtype, draw), self.mode
+            )
+        values = *self.params_, *self._others
+        return np.array(self._function(X.astype(self._dtype, copy=False), *values))
+
+
+class _Epochs:
+    """A callback of a run, which tells those of scikit-learn: each epoch is a task."""
+
+    def __init__(
+        self, estimator: Any, net: Net, outputs: int, tasks: Any, rows: dict[str, np.ndarray]
+    ) -> None:
+        self._estimator = estimator
+        self._net = net
+        self._outputs = outputs
+        self._tasks = tasks  # the context of all epochs
+        self._rows = rows
+        self._task: Any = None  # the context of the epoch at hand
+        self._function: Callable[..., Any] | None = None
+
+    def on_start(self, event: Event) -> None:
+        """Begin the first epoch."""
+        self._begin()
+
+    def on_epoch(self, event: Event) -> None:
+        """End the epoch, and begin the next one unless a callback stops the run."""
+        stops = self._task.call_on_fit_task_end(
+            estimator=self._estimator, **self._rows, reconstruction_attributes=self.fitted
+        )
+        if stops:
+            event.trainer.stop("a callback of scikit-learn has stopped it")
+        elif event.epoch + 1 < self._estimator.epochs:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._task = self._tasks.subcontext(task_name="epoch")
+        self._task.call_on_fit_task_begin(estimator=self._estimator, **self._rows)
+
+    def fitted(self) -> dict[str, object]:
+        """The values with which an estimator predicts as the network does now."""
+        if self._function is None:
+            self._function = _compiled(self._net, self._estimator.mode)
+        values = [v.get_value() for v in _held(self._net)]
+        count = len(self._net.params)
+        return {
+            "params_": values[:count],
+            "_others": values[count:],
+            "_outputs": self._outputs,
+            "_dtype": self._net.inputs[0].type.dtype,
+            "_function": self._function,
+        }
+
+
+def _held(net: Net) -> list[Any]:
+    """The variables whose values the outputs need: parameters, then others, such as statistics."""
+    shared = [v for v in ancestors([net.outputs]) if isinstance(v, SharedVariable)]
+    others = [v for v in shared if v not in net.params and hasattr(v.type, "dtype")]
+    return [*net.params, *others]
+
+
+def _compiled(net: Net, mode: ModeLike) -> Callable[..., Any]:
+    """The outputs as a function of rows and of the values of `_held`, which needs no group."""
+    held = _held(net)
+    places = [v.type() for v in held]
+    [outputs] = clone_replace([net.outputs], replace=list(zip(held, places, strict=True)))
+    found: Callable[..., Any] = pytensor.function(
+        [net.inputs[0], *places], outputs, mode=mode, on_unused_input="ignore"
+    )
+    return found
 
 
 class SynkClassifier(ClassifierMixin, _SynkEstimator):  # type: ignore[misc]
@@ -203,12 +279,13 @@ class SynkClassifier(ClassifierMixin, _SynkEstimator):  # type: ignore[misc]
     True
     """
 
+    @with_callbacks  # type: ignore[untyped-decorator]
     def fit(self, X: Any, y: Any) -> Self:
         """Train on rows X (rows, columns) and their labels y."""
         X, y = validate_data(self, X, y, dtype=_FLOATS)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
-        return self._train(X, numbers.astype(np.int64), len(self.classes_))
+        return self._train(X, y, numbers.astype(np.int64), len(self.classes_))
 
     def predict_proba(self, X: object) -> np.ndarray:
         """The probabilities of the classes, (rows, classes)."""
@@ -253,10 +330,11 @@ class SynkRegressor(RegressorMixin, _SynkEstimator):  # type: ignore[misc]
     True
     """
 
+    @with_callbacks  # type: ignore[untyped-decorator]
     def fit(self, X: Any, y: Any) -> Self:
         """Train on rows X (rows, columns) and their values y."""
         X, y = validate_data(self, X, y, dtype=_FLOATS, y_numeric=True)
-        return self._train(X, y, 1)
+        return self._train(X, y, y, 1)
 
     def predict(self, X: object) -> np.ndarray:
         """The values, (rows,)."""

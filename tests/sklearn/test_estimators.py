@@ -147,6 +147,79 @@ def test_a_network_of_the_users_own() -> None:
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
 
 
+def normalised(columns: int, outputs: int) -> Net:
+    """Columns less a running mean, which the steps change and no gradient does."""
+    x, y = pt.dmatrix("x"), pt.dvector("y")
+    w = pytensor.shared(np.zeros(columns), name="w")
+    mean = pytensor.shared(np.zeros(columns), name="mean")
+    scores = (x - mean) @ w
+    new = 0.5 * mean + 0.5 * x.mean(axis=0)
+    return Net(
+        loss=((scores - y) ** 2).mean(),
+        params=[w],
+        inputs=[x, y],
+        outputs=scores,
+        updates=[(mean, new, "avg", "all")],
+    )
+
+
+def test_a_pickle_has_all_values_that_the_outputs_need() -> None:
+    X = np.random.default_rng(0).normal(size=(60, 2)) + 5
+    model = SynkRegressor(net=normalised, rate=0.01, epochs=3, batch=20, **QUICK)
+    model.fit(X, X @ [1.0, -2.0])
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    assert [p.shape for p in model.params_] == [(2,)]
+
+
+class Tasks:
+    """A callback of scikit-learn that notes its calls, and stops the fit after some epochs."""
+
+    def __init__(self, most: int = 99) -> None:
+        self.most, self.calls, self.scores = most, list[str](), list[float]()
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        self.calls.append(f"setup {context.max_subtasks}")
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        self.calls.append("teardown")
+
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
+        self.calls.append(f"begin {context.task_name}")
+
+    def on_fit_task_end(
+        self, estimator: Any, context: Any, *, X: Any, y: Any, fitted_estimator: Any
+    ) -> bool:
+        self.calls.append(f"end {context.task_name}")
+        self.scores.append(fitted_estimator.score(X, y))
+        return context.task_name == "epoch" and context.task_id + 1 == self.most
+
+
+@pytest.mark.parametrize(("members", "most", "made"), [(1, 99, 3), (2, 2, 2)])
+def test_callbacks_of_scikit_learn(members: int, most: int, made: int) -> None:
+    """Each epoch is a task with the estimator as it is then; one that is true ends the fit."""
+    X, y = rows()
+    tasks = Tasks(most)
+    plain = SynkClassifier((4,), epochs=3, **{**QUICK, "members": members})
+    model = clone(plain).set_callbacks(tasks).fit(X, y)
+    each = ["begin epoch", "end epoch"] * made
+    assert tasks.calls == ["setup 3", "begin fit", *each, "end fit", "teardown"]
+    assert len(model.history_) == made
+    for epochs, score in enumerate(tasks.scores[:-1], 1):
+        assert clone(plain).set_params(epochs=epochs).fit(X, y).score(X, y) == score
+    assert tasks.scores[-1] == tasks.scores[-2] == model.score(X, y)
+
+
+def test_callbacks_in_a_search() -> None:
+    """Of two rates, two folds and the last fit, which is that of the best rate."""
+    X, y = rows()
+    tasks = Tasks()
+    model = SynkClassifier((), epochs=2, **QUICK).set_callbacks(tasks)
+    found = GridSearchCV(model, {"rate": [1e-5, 0.1]}, cv=2).fit(X, y)
+    assert tasks.calls.count("end epoch") == 2 * 2 * 2 + 2
+    assert found.score(X, y) == tasks.scores[-1]
+
+
 def test_a_rule_of_the_users_own() -> None:
     X, y = rows()
 
