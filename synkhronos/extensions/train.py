@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytensor
 from pytensor.compile.io import In
 from pytensor.compile.sharedvalue import SharedVariable
@@ -137,8 +138,8 @@ def make_train_function(
     Returns
     -------
     TrainFunction; RoundFunction, FreeFunction or NodesFunction with a rule
-        ``train(x_data, y_data, batch=None, num_slices=1) -> loss``; a FreeFunction has no such
-        call, but ``train.start(x_data, y_data, batches, epochs=1) -> Run``.
+        ``train(x_data, y_data, batch=None, num_slices=1) -> loss``; a FreeFunction refuses such a
+        call, and has ``train.start(x_data, y_data, batches, epochs=1) -> Run``.
 
     Raises
     ------
@@ -320,7 +321,7 @@ def make_train_function_pytensor(
         if batch is not None:
             rows = select(batch, len(values[0]))
             picked = rows.rows if isinstance(rows, Picks) else slice(rows.start, rows.stop)
-            values[:n] = [v[picked] for v in values[:n]]
+            values[:n] = [np.asarray(v)[picked] for v in values[:n]]  # a list, or a table
         return function(*values, **named)
 
     return train

@@ -203,8 +203,9 @@ def test_the_rule_decides_the_kind_of_function_and_run(
         ((w - x) ** 2).mean(), [w], x, None, updates.sgd, 0.1, rule=rule, mode=FAST
     )
     assert type(train) is kind
-    assert callable(train) is (run_kind is None)
     if run_kind is not None:
+        with pytest.raises(synk.InputTypeError, match=r"no step of all members: call train\.start"):
+            train(np.ones(40))
         data = train.build_inputs(np.ones(40))
         with train.start(data, batches_of(40, 2), epochs=2) as run:
             assert type(run) is run_kind

@@ -179,4 +179,5 @@ def test_refusals(group2: synk.Group) -> None:
     with pytest.raises(synk.InputError, match="no centre"):
         rules.Nodes(rules.GoSGD(), rules.Average(2))
     train, *_ = made(rules.Nodes(rules.EASGD(2), rules.Average(4)))
-    assert not callable(train)
+    with pytest.raises(synk.InputTypeError, match=r"Nodes\(.*no step of all members: call train"):
+        train()

@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytensor
@@ -24,7 +24,7 @@ from synkhronos._warnings import warn
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseRecipe
 from synkhronos.extensions._apart.free.commands import BeginRun, InstallFree, TakePart
 from synkhronos.extensions._apart.free.run import Run
-from synkhronos.extensions._apart.free.start import assignment_of, check_start
+from synkhronos.extensions._apart.free.start import assignment_of, check_start, refuse_call
 from synkhronos.extensions._apart.points import RunEpochs
 from synkhronos.extensions._apart.recipe import LocalRecipe
 from synkhronos.extensions._apart.variables import OwnVariables
@@ -109,6 +109,15 @@ class FreeFunction(PlanMethods, TrainingFunction, ProcessBound, Advised):
     def __repr__(self) -> str:
         what = self._planned.function.what
         return f"<synkhronos.extensions.FreeFunction of {what}, {self.rule}>"
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        """Raise: no step is one of all members. Use `start`.
+
+        Raises
+        ------
+        InputTypeError
+        """
+        refuse_call(self._planned, self.rule)
 
     @retried
     def start(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from synkhronos.extensions._apart.free.commands import Rehearse
 from synkhronos.extensions._apart.free.free_member import Assignment
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._step.installed_step import InstalledStep
+from synkhronos.rules._base import Rule
 
 
 def check_start(
@@ -32,6 +34,14 @@ def check_start(
             raise InputError(
                 f"{what}: {variable} has {len(value)} rows, the batches are of {batches.n}"
             )
+
+
+def refuse_call(made: InstalledStep, rule: Rule) -> NoReturn:
+    """Raise for a call of a training function whose members step by themselves."""
+    raise InputTypeError(
+        f"{made.function.what}: {rule} has no step of all members: call "
+        "train.start(x_data, y_data, batches)"
+    )
 
 
 def assignment_of(

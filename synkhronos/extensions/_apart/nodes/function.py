@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytensor
@@ -16,7 +16,7 @@ from synkhronos._checks import check_integer
 from synkhronos._engine.group import Group
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos.extensions._apart.free.claims import BatchOrder
-from synkhronos.extensions._apart.free.start import assignment_of, check_start
+from synkhronos.extensions._apart.free.start import assignment_of, check_start, refuse_call
 from synkhronos.extensions._apart.nodes.commands import InstallNodes, NodeRound
 from synkhronos.extensions._apart.nodes.run import NodesRun
 from synkhronos.extensions._apart.points import RunEpochs
@@ -77,6 +77,15 @@ class NodesFunction(PlanMethods, TrainingFunction, ProcessBound, Advised):
     def __repr__(self) -> str:
         what = self._planned.function.what
         return f"<synkhronos.extensions.NodesFunction of {what}, {self.nodes}>"
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        """Raise: no step is one of all members. Use `start`.
+
+        Raises
+        ------
+        InputTypeError
+        """
+        refuse_call(self._planned, self.nodes)
 
     def start(self, *args: Any, epochs: int = 1, **kwargs: Any) -> NodesRun:
         """Let the nodes train, round by round, inside of `NodesRun.wait`.
