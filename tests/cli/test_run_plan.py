@@ -375,6 +375,7 @@ def test_hosts_files(tmp_path: Path) -> None:
     assert listed_hosts(text, "hosts") == [
         *(Host("node1", 4), Host("node2", 2), Host("node3"), Host("node4", 2)),
     ]
+    assert listed_hosts("a slots=4\nb\na slots=2\na\n", "hosts") == [Host("a", 7), Host("b")]
     for word in ("-Fcluster.cfg", "-oProxyCommand=x", ".a", "_a"):
         with pytest.raises(UsageError, match=f"hosts, line 1: '{word}' is not a host"):
             listed_hosts(f"{word} slots=2\n", "hosts")

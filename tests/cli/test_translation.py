@@ -209,6 +209,12 @@ def test_each_option_of_mpi_learn_is_known_or_named(place: Path, capsys: Capture
     )
 
 
+def test_a_target_that_is_no_number(place: Path, capsys: Captured) -> None:
+    line = "new --force --from mpidriver -- MPIDriver.py m.json t.list v.list"
+    assert command_line.main([*line.split(), "--target-metric", "acc,>,high"]) == 2
+    assert "'acc,>,high': the target was a number" in capsys.readouterr().err
+
+
 def test_a_config_is_never_replaced(place: Path, capsys: Captured) -> None:
     line = ["new", "--from", "pydtnn"]
     before = Path("config.toml").read_text()
@@ -337,6 +343,7 @@ def test_the_models_of_theano_mpi_are_in_the_zoo(place: Path, capsys: Captured) 
         "source other",
         "RULE=$HOME",
         "DEVICES=(cuda0",
+        "RULE='BSP",
         "if true; then",
     ],
 )

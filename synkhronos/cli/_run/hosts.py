@@ -6,7 +6,6 @@ import itertools
 import re
 import shutil
 import subprocess
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -46,7 +45,7 @@ def named_hosts(text: str) -> list[Host]:
 
 
 def listed_hosts(text: str, file: str) -> list[Host]:
-    """The hosts of a hosts file; a host that is listed n times gets n members.
+    """The hosts of a hosts file; the members of a host that is listed several times add up.
 
     >>> listed_hosts("node1 slots=4  # fast", "hosts")
     [Host(name='node1', members=4)]
@@ -57,10 +56,12 @@ def listed_hosts(text: str, file: str) -> list[Host]:
         if entry:
             slots = next((word[6:] for word in rest if word.startswith("slots=")), "")
             found.append(_host(entry, slots, f"{file}, line {number}"))
-    times = Counter(host.name for host in found)
+    listed: dict[str, list[Host]] = {}
+    for host in found:
+        listed.setdefault(host.name, []).append(host)
     return [
-        host if times[host.name] == 1 else Host(host.name, times[host.name])
-        for host in {host.name: host for host in found}.values()
+        same[0] if len(same) == 1 else Host(name, sum(host.members or 1 for host in same))
+        for name, same in listed.items()
     ]
 
 

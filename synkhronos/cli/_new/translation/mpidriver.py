@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 
 from synkhronos._checks import shown
@@ -322,6 +323,8 @@ def _ends(out: Translation, old: argparse.Namespace) -> None:
         name, sign, number = parts
         if option == "--early-stopping" and not number.isdecimal():
             raise InputError(f"{option}: {shown(text)}: the patience was an integer")
+        if option == "--target-metric" and not _is_number(number):
+            raise InputError(f"{option}: {shown(text)}: the target was a number")
         if ":" in name:
             model, name = name.split(":", 1)
             out.leave(f"{option} {text}", f"there is one network: it is the {name} of {model}")
@@ -341,6 +344,13 @@ def _ends(out: Translation, old: argparse.Namespace) -> None:
         )
     if metrics:
         out.set("metrics", list(dict.fromkeys(metrics)))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _stop(out: Translation, metric: str, sign: str, patience: int) -> None:

@@ -130,7 +130,10 @@ def settings_of(path: str) -> dict[str, list[str]]:
             )
         name, value = match.groups()
         inside = value[1:-1] if value.startswith("(") and value.endswith(")") else value
-        words = shlex.split(inside, comments=True)
+        try:
+            words = shlex.split(inside, comments=True)
+        except ValueError as exc:  # a quote has no end
+            raise InputError(f"{path}, line {number}: {name}: {exc}: close the quote") from None
         if inside is value and len(words) > 1:
             raise InputError(f"{path}, line {number}: {name} is set to several words: quote them")
         found[name] = words or [""]
