@@ -46,6 +46,7 @@ from synkhronos.training._run.feeds import listed, rows_of
 from synkhronos.training._run.group_choice import StepRows, closing_its_group, function_in_group
 from synkhronos.training._run.options import taken_by
 from synkhronos.training._run.serial_check import SerialCheck
+from synkhronos.training._run.subscribers import check_list
 from synkhronos.training._run.tracing import TracedSteps
 from synkhronos.training.callbacks import EarlyStopping, Target
 from synkhronos.training.net import Net, inputs_of, is_net, net_of, training_function
@@ -199,6 +200,7 @@ def fit(
     net : Net
         Or its parts: ``fit(loss, params, inputs, data, ...)``, with ``updates=`` and ``augment=``.
     data : array, Data or source; or a tuple of them, one for each input; or a Loader
+        As for `Trainer.fit`.
     optimizer : callable
         An update rule ``(loss_or_grads, params) -> updates``: of pytensor-ml, as in
         ``adamw(1e-3)``; one of `extensions.updates`, with its default rate; with another one by
@@ -295,6 +297,7 @@ def fit(
     whole = in_dtype if ema is None else with_averages(in_dtype, ema)
     if guard is not None and rule is None:
         whole = guarded(whole)
+    check_list("fit", callbacks)  # which other callbacks join below
     with refusing(ReductionWarning, _CURE) if strict else nullcontext():
         options = taken_by(make_train_function, given) | {"name": name or "train"}
         make = functools.partial(

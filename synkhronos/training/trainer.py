@@ -49,7 +49,7 @@ from synkhronos.training._run.position import Position
 from synkhronos.training._run.precision import check_precision, precision_of
 from synkhronos.training._run.shapes import check_network, check_rows, shapes_of
 from synkhronos.training._run.state import RunState
-from synkhronos.training._run.subscribers import Subscribers
+from synkhronos.training._run.subscribers import Subscribers, check_list
 from synkhronos.training._stops import stops_of
 from synkhronos.training.callbacks import EarlyStopping, Target
 from synkhronos.training.optimizers import averages_of
@@ -196,8 +196,7 @@ class Trainer(ProcessBound, RunControl):
             export=checked_targets(export, folder),
         )
         stops, targets = stops_of(stop, patience, target)
-        if not isinstance(callbacks, list | tuple):
-            raise InputTypeError(f"Trainer: callbacks={shown(callbacks)}: give a list of them")
+        check_list("Trainer", callbacks)
         self._state = RunState(train, Subscribers([*callbacks, *stops, *targets]))
         self._augmented = augment is not None
         self._inputs = list(train.inputs)
@@ -298,8 +297,18 @@ class Trainer(ProcessBound, RunControl):
         kind : str
             Such as a name of your own.
         **values
-            What JSON can hold, and arrays.
+            What JSON can hold, and arrays. Each line has its own kind, time, step and epoch.
+
+        Raises
+        ------
+        InputError, InputTypeError
+            A value has one of these names, or cannot be JSON.
         """
+        if clash := {"time", "step", "epoch"} & values.keys():
+            raise InputError(
+                f"record: each line has its own {min(clash)!r}: leave it out, or choose another "
+                "name"
+            )
         if self._loop is not None:
             self._loop.record(kind, **values)
 
@@ -361,7 +370,8 @@ class Trainer(ProcessBound, RunControl):
         """
         if self._state.evaluation is None:
             raise InputError("evaluate: there are no metrics: give metrics= to the Trainer")
-        with self._validation_feed(data, batch) as feed:
+        size = or_none(check_integer, "evaluate: batch", batch, 1)
+        with self._validation_feed(data, size) as feed:
             return self._state.evaluate(feed)
 
     def _validation_feed(self, data: object, batch: int | None, read: str = "master") -> Feed:
@@ -397,9 +407,10 @@ class Trainer(ProcessBound, RunControl):
         Parameters
         ----------
         data : array, Data or source; or a tuple of them, one for each input; or a Loader
-            Arrays are copied to shared memory once. Sources (h5py datasets, `training.sources`)
-            are read in batches, by a thread. If the first source has `blocks`, rows are shuffled by
-            blocks, so that each block is decoded once in an epoch.
+            Arrays, tensors of other libraries, and tables of pandas by the order of their rows,
+            are copied to shared memory once. Sources (h5py datasets, `training.sources`) are read
+            in batches, by a thread. If the first source has `blocks`, rows are shuffled by blocks,
+            so that each block is decoded once in an epoch.
         epochs : int
             In all, with those of earlier calls and of the run that is resumed.
         batch : int
@@ -489,7 +500,7 @@ class Trainer(ProcessBound, RunControl):
                 raise InputError(
                     'fit: a Loader reads batches, and read="memory" all rows: give its sources'
                 )
-            self._check(data.sources)
+            self._check(data.sources, casts=False)
             return Feed([data], self._inputs, augmented=self._augmented)
         given = listed(data)
         rows_of(given, self._inputs, "fit")
@@ -510,11 +521,11 @@ class Trainer(ProcessBound, RunControl):
                 return
         self.position.begin_epoch()
 
-    def _check(self, given: Sequence[object]) -> None:
+    def _check(self, given: Sequence[object], casts: bool = True) -> None:
         """Raise unless rows have the shapes that the inputs declare, and the network takes."""
         if len(given) != len(self._inputs):  # of a Loader, as its first step says
             return
-        check_rows(given, self._inputs, "fit")
+        check_rows(given, self._inputs, "fit", casts)
         for inputs, outputs in self.train.graphs:
             check_network(outputs, shapes_of(given, self._inputs, inputs), "fit")
 

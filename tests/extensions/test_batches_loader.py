@@ -363,6 +363,17 @@ def test_each_batch_is_exactly_its_rows(
     assert loader.batches.epoch == 3
 
 
+def test_tables_of_pandas_give_rows_by_number(group2: synk.Group) -> None:
+    """Their own index would take labels, and of a frame the names of columns."""
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    labels = np.random.default_rng(0).permutation(11)
+    frame, series = pandas.DataFrame(X, labels), pandas.Series(Y, labels)
+    order = Batches(11, 4).order(0)
+    found = [(np.array(x), np.array(y)) for x, y in Loader([frame, series], Batches(11, 4))]
+    np.testing.assert_array_equal(np.concatenate([x for x, _ in found]), X[order])
+    np.testing.assert_array_equal(np.concatenate([y for _, y in found]), Y[order])
+
+
 def test_the_data_go_into_functions(group: synk.Group) -> None:
     """Sums over the batches of an epoch are the sum over the data, on any number of members."""
     x, y = pt.matrix("x", dtype="float64"), pt.ivector("y")

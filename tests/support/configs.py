@@ -33,6 +33,9 @@ def others():
 
 def nothing():
     return 3
+
+def lists():
+    return [[1.0, 2.0, 3.0]], [4.0]
 """
 CONFIG = """
 model = "mine:net"

@@ -377,3 +377,21 @@ def test_a_step_without_a_checkpoint(group2: synk.Group, tmp_path: Path) -> None
     with pytest.raises(synk.InputError, match=r"fit: resume=99: .* there are those of 4, 6: give"):
         trained(folder=tmp_path, resume=99)
     assert (tmp_path / "run.json").read_bytes() == starts
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_line_of_the_record_has_its_own_step(
+    group2: synk.Group, tmp_path: Path, folder: bool
+) -> None:
+    """It is said with a folder and without one; other names are kept."""
+
+    def note(event: Event) -> None:
+        if event.kind == "epoch":
+            event.trainer.record("rate", rate=0.1)
+            with pytest.raises(synk.InputError, match="record: each line has its own 'step'"):
+                event.trainer.record("rate", step=event.step, rate=0.1)
+
+    trained(callbacks=[note], folder=tmp_path if folder else None, epochs=1)
+    if folder:
+        [line] = [line for line in read_metrics(tmp_path) if line["kind"] == "rate"]
+        assert (line["step"], line["epoch"], line["rate"]) == (2, 0, 0.1)

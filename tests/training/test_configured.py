@@ -9,6 +9,7 @@ import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from configs import place as place
 
 import synkhronos as synk
 from synkhronos import rules
-from synkhronos.extensions import HalfPrecision, TopK, updates
+from synkhronos.extensions import Batches, HalfPrecision, Loader, TopK, updates
 from synkhronos.training import (
     Net,
     Trainer,
@@ -288,6 +289,7 @@ WRONG = [
         "data.train: found 'synthetic:3', give synthetic:ROW,classes=N,n=RO",
     ),
     ("data.train=mine:nothing", "data.train: 'mine:nothing' gives 1 arrays, and the network has t"),
+    ("data.train=mine:lists", "data.train: 'mine:lists' gives [[1.0, 2.0, 3.0]] for x, which has"),
     ("data.train=mine:rowss", "data.train: mine has no function 'rowss'; did you mean rows?"),
     ("data.train=a.h5", "data.train: hdf5 files hold several arrays: give data.arrays"),
     ("data.train=a.npy", "data.train: npy: "),
@@ -575,6 +577,28 @@ def test_rows_take_the_dtype_of_their_input(place: Path) -> None:
     assert stored.rows_of(found, "train", [words, y])[0].dtype == "float64"  # which fit refuses
     few, _ = stored.first((rows, numbers), 7)
     assert (len(few), few.blocks) == (7, (7,))
+
+
+def test_a_function_may_return_tables_and_data_sets(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of pandas, whose labels of rows mean nothing; of h5py, which takes rising rows only."""
+    h5py, pandas = pytest.importorskip("h5py"), pytest.importorskip("pandas")
+    module = ModuleType("mine_of_tables")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    labels = np.random.default_rng(0).permutation(40)
+    with h5py.File(place / "a.h5", "w") as file:
+        file["x"] = X
+        module.rows = lambda: (file["x"], pandas.Series(Y, labels))  # type: ignore[attr-defined]
+        text = 'data={ train = "mine_of_tables:rows", split = 0.25 }'
+        found = config.read(place / "config.toml", [text])
+        rows = stored.rows_of(found, "train", [pt.fmatrix("x"), pt.fvector("y")])
+        (x, y), _ = stored.split(rows, 0.25)
+        with synk.Group(1), Loader([x, y], Batches(30, 7)) as loader:
+            parts = [(np.array(a), np.array(b)) for a, b in loader]
+    order = Batches(30, 7).order(0)
+    for given, part in zip((X, Y), zip(*parts, strict=True), strict=True):
+        np.testing.assert_array_equal(np.concatenate(part), given[order].astype("float32"))
 
 
 def test_the_last_rows_may_be_for_validation(place: Path) -> None:

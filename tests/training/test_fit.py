@@ -19,6 +19,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from modes import FAST
+from scipy.sparse import csr_array
 from selection import thorough
 
 import synkhronos as synk
@@ -135,6 +136,9 @@ def test_validation_uses_averages(group2: synk.Group) -> None:
     found = (ROWS[:50] @ average).argmax(axis=1) == LABELS[:50]
     assert run.history[-1]["val_accuracy"] == found.mean()
     assert run.evaluate((ROWS[:50], LABELS[:50]))["accuracy"] == found.mean()
+    for wrong in (0, -1, "all"):
+        with pytest.raises((synk.InputError, synk.InputTypeError), match="evaluate: batch="):
+            run.evaluate((ROWS[:50], LABELS[:50]), batch=wrong)  # type: ignore[arg-type]
 
 
 def test_metrics_that_are_arrays(group2: synk.Group, tmp_path: Path) -> None:
@@ -611,10 +615,14 @@ def test_verify_finds_a_wrong_reduction(group2: synk.Group) -> None:
         ({"resume": "auto"}, "needs the run's folder"),
         ({"guard": "no"}, "guard='no'"),
         ({"callbacks": [3]}, "not a function of an event"),
+        ({"callbacks": Best("loss"), "trace": 1}, r"give a list of them, as in callbacks=\[mine\]"),
         ({"torn": "restore"}, "needs a folder"),
         ({"data": (ROWS,)}, "1 arrays for the inputs x, y"),
         ({"data": (ROWS, LABELS[:9])}, "x: 103, y: 9"),
         ({"data": (ROWS[:0], LABELS[:0])}, "no rows"),
+        ({"data": (csr_array(ROWS), LABELS)}, "for x: it is a sparse matrix.*toarray"),
+        ({"data": (ROWS, LABELS.astype(str))}, "for y: it is text, and not numbers"),
+        ({"data": (ROWS.astype(object), LABELS)}, "for x: it holds objects"),
         ({"epoch": 3}, "did you mean epochs"),
         ({"verify": -1}, "verify=-1"),
         ({"lr": 0.1}, "did you mean optimizer"),
@@ -870,6 +878,107 @@ def test_rows_that_memory_cannot_hold(
         error is synk.SourceError
     )
     np.testing.assert_array_equal(net.w.get_value(), before)
+
+
+def test_tables_of_pandas_count_by_the_order_of_their_rows(group2: synk.Group) -> None:
+    """A frame that was shuffled has labels of rows in another order; they mean nothing here."""
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    table = pandas.DataFrame(ROWS).assign(label=LABELS).sample(frac=1, random_state=0)
+    x, y = table.drop(columns="label"), table["label"]
+    arrays = x.to_numpy(), y.to_numpy()
+    found = []
+    for rows, labels in (arrays, (x, y), (arrays[0], y)):
+        net = Net()
+        run = fit(
+            *net.given,
+            (rows, labels),
+            optimizer=ADAM,
+            batch=20,
+            epochs=2,
+            validation=(rows, labels),
+            metrics={"accuracy": metrics.accuracy(net.scores, net.y)},
+            progress=False,
+        )
+        found.append((net.w.get_value(), run.history[-1]["val_accuracy"]))
+        assert run.evaluate((rows, labels))["accuracy"] == found[0][1]
+    for w, accuracy in found:
+        np.testing.assert_array_equal(w, found[0][0])
+        assert accuracy == found[0][1]
+
+
+def test_tensors_are_arrays(group2: synk.Group) -> None:
+    """As those of PyTorch, whose dtypes numpy does not know, and which take no array as index."""
+
+    class Tensor:
+        dtype, shape = "torch.float64", ROWS.shape
+
+        def __len__(self) -> int:
+            return len(ROWS)
+
+        def __getitem__(self, rows: Any) -> Any:
+            raise TypeError("only slices")
+
+        def __dlpack__(self) -> Any:
+            raise BufferError
+
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+            return ROWS
+
+    net, plain = Net(), Net()
+    usual: dict[str, Any] = {"optimizer": ADAM, "batch": 20, "epochs": 1, "progress": False}
+    fit(*net.given, (Tensor(), LABELS), **usual)
+    fit(*plain.given, (ROWS, LABELS), **usual)
+    np.testing.assert_array_equal(net.w.get_value(), plain.w.get_value())
+
+
+def test_data_sets_of_h5py(group2: synk.Group, tmp_path: Path) -> None:
+    """They take rising rows only."""
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    net, plain = Net(), Net()
+    usual: dict[str, Any] = {"optimizer": ADAM, "batch": 20, "epochs": 2, "progress": False}
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file["x"], file["y"] = ROWS, LABELS
+        data = file["x"], file["y"]
+        run = fit(*net.given, data, validation=data, **usual)
+    other = fit(*plain.given, (ROWS, LABELS), validation=(ROWS, LABELS), **usual)
+    np.testing.assert_allclose(net.w.get_value(), plain.w.get_value(), rtol=1e-12)
+    assert run.history["val_loss"] == pytest.approx(other.history["val_loss"], rel=1e-12)
+
+
+def test_an_array_beside_a_source_gets_the_dtype_of_its_input(group2: synk.Group) -> None:
+    """As arrays alone do; a Loader has the dtypes of its sources, which fit checks."""
+    net, plain = Net(), Net()
+    usual: dict[str, Any] = {"optimizer": ADAM, "epochs": 2, "progress": False}
+    steps: dict[str, Any] = {"batch": 20, "shuffle": False, **usual}
+    data = Counted(), LABELS.astype("uint8")
+    fit(*net.given, data, validation=data, **steps)
+    fit(*plain.given, (ROWS, LABELS), **steps)
+    np.testing.assert_allclose(net.w.get_value(), plain.w.get_value(), rtol=1e-12)
+    wide = LABELS.astype("int64")
+    with pytest.raises(synk.InputTypeError, match=r"y is int64.*astype\("):
+        fit(*net.given, (Counted(), wide), **steps)
+    loader = Loader([ROWS, wide], Batches(103, 20))
+    with pytest.raises(synk.InputTypeError, match="rows for y are int64, and y takes int32"):
+        fit(*net.given, loader, **usual)
+    with pytest.raises(synk.InputTypeError, match=r"validation: .* loader.sources"):
+        fit(*net.given, data, validation=loader, **steps)
+
+
+def test_sources_that_leave_out_all_rows(group2: synk.Group) -> None:
+    """An error, in place of an epoch that begins again and again; the epoch is still to come."""
+    net, gone = Net(), Counted(lost=tuple(range(103)))
+    train = make_train_function(net.loss, [net.w], [net.x, net.y], None, ADAM)
+    trainer = Trainer(train, metrics={"loss": net.loss}, progress=False)
+    how: dict[str, Any] = {"batch": 20, "epochs": 1}
+    with pytest.raises(synk.SourceError, match="no row of epoch 1 could be read"):
+        trainer.fit((gone, LABELS), **how)
+    assert (trainer.step, trainer.epoch) == (0, 0)
+    with pytest.raises(synk.SourceError, match="no row of the validation could be read"):
+        trainer.evaluate((gone, LABELS))
+    trainer.fit((ROWS, LABELS), **how)
+    other = Net()
+    fit(*other.given, (ROWS, LABELS), optimizer=ADAM, guard=None, progress=False, **how)
+    np.testing.assert_array_equal(net.w.get_value(), other.w.get_value())
 
 
 def test_rows_in_blocks_are_shuffled_by_blocks(group2: synk.Group) -> None:

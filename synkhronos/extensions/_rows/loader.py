@@ -28,13 +28,13 @@ class Loader(ProcessBound):
     Parameters
     ----------
     sources : source, or list or tuple of them
-        Arrays, `numpy.memmap`, objects with a length that take an int64 array as index (h5py,
-        zarr), or functions of such an array that return an array, or a tuple of several. A single
-        source of one array yields a Data, not a tuple.
+        Arrays, `numpy.memmap`, tables of pandas, tensors, objects with a length that take an int64
+        array as index (h5py, zarr), or functions of such an array that return an array, or a tuple
+        of several. A single source of one array yields a Data, not a tuple.
     batches : Batches
     sort : bool
-        Ask the sources for rows in ascending order (h5py requires it, disks read it faster). The
-        rows of the batch keep their order.
+        Ask the sources for rows in ascending order, which disks read faster. The rows of the batch
+        keep their order. Data sets of h5py, which take no other order, are always asked so.
     prefetch : int, at least 2
         Batches in shared memory: one in use, the others read ahead. More than 2 help where some
         batches take longer to read than others, as those that need new blocks.

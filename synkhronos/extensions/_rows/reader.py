@@ -181,11 +181,12 @@ def read_batch(
 def _read_all(
     sources: Sequence[Source], rows: np.ndarray, sort: bool, targets: list[np.ndarray], where: str
 ) -> tuple[list[np.ndarray | None], bool]:
-    order = np.argsort(rows, kind="stable") if sort else None
-    asked = rows if order is None else rows[order]
+    rising = np.argsort(rows, kind="stable") if sort or any(s.ascending for s in sources) else None
     arrays: list[np.ndarray | None] = []
     several = False
     for source in sources:
+        order = rising if sort or source.ascending else None
+        asked = rows if order is None else rows[order]
         target = targets[len(arrays)] if len(arrays) < len(targets) else None
         try:
             # a sorted read cannot write to its place: the batch keeps its order

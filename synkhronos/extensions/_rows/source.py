@@ -19,8 +19,10 @@ class Source:
     """A source of rows: an object to index, or a function of an index."""
 
     def __init__(self, given: Any, number: int, rows: int) -> None:
-        self.given: Any = given  # the user's
         self.label = f"source {number} ({type(given).__name__})"
+        given = by_number(given)
+        self.given: Any = given  # the user's
+        self.ascending = wants_ascending(given)
         # the shape of a row and the dtype, where they can be told before anything is read
         self.kind: tuple[tuple[int, ...], np.dtype] | None = None
         self._file: mmap.mmap | None = None
@@ -76,6 +78,24 @@ class Source:
             # numpy a second pass
             return np.take(self.given, rows, axis=0, out=out, mode="clip")
         return self.given[rows]
+
+
+def wants_ascending(given: Any) -> bool:
+    """Whether rows must be asked for in ascending order, as h5py wants; it is not imported here."""
+    own: bool = getattr(given, "ascending", False)
+    return own or type(given).__module__.partition(".")[0] == "h5py"
+
+
+def by_number(given: Any) -> Any:
+    """Make an array of numpy of tables and tensors that other libraries hold in memory.
+
+    The index of a table of pandas takes labels of rows, or names of columns. Tensors, which are
+    those with dlpack, have dtypes of their own, and need not take an array as index.
+    """
+    if hasattr(given, "iloc") and hasattr(given, "to_numpy"):
+        return given.to_numpy()
+    tensor = hasattr(given, "__dlpack__") and hasattr(given, "__array__")
+    return np.asarray(given) if tensor and not isinstance(given, np.ndarray) else given
 
 
 def _mapping(array: object) -> mmap.mmap | None:

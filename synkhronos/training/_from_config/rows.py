@@ -29,8 +29,10 @@ from pytensor.graph.basic import Variable
 from synkhronos._checks import shown
 from synkhronos._errors import InputError, SourceError, SynkhronosError
 from synkhronos._host import files
+from synkhronos.extensions._rows.source import wants_ascending
 from synkhronos.training import sources
 from synkhronos.training._from_config.functions import called, function_of
+from synkhronos.training._run.feeds import listed
 from synkhronos.training.config import Config, Data
 from synkhronos.training.sources._files import not_labels
 from synkhronos.training.sources._images import class_names
@@ -79,6 +81,12 @@ def rows_of(config: Config, key: str, inputs: Sequence[Variable]) -> tuple[objec
             f"{path}: {shown(given)} gives {len(found)} arrays, and the network has the inputs "
             f"{names}: give one for each"
         )
+    for rows, variable in zip(found, inputs, strict=True):
+        if not isinstance(getattr(rows, "shape", None), tuple):
+            raise InputError(
+                f"{path}: {shown(given)} gives {shown(rows)} for {variable}, which has no shape: "
+                "give an array, or a source with a shape and a dtype"
+            )
     images, *others = found
     if config.data.axes == "NCHW":
         images = _channels_last(images)
@@ -141,6 +149,7 @@ class SourceView:
         blocks = getattr(source, "blocks", None)
         self.blocks = None if blocks is None else _blocks_of(blocks, start, last)
         self.skips = getattr(source, "skips", False)
+        self.ascending = wants_ascending(source)
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -255,7 +264,7 @@ def _found(
             return _synthetic(given)
         if _FUNCTION.fullmatch(given):
             made = called(function_of(given, config.base, f"data.{key}"), {}, f"data.{key}")
-            return tuple(made) if isinstance(made, tuple | list) else (made,)
+            return tuple(listed(made))
     return _files(config.data, config.base, given, inputs, key)
 
 

@@ -29,7 +29,7 @@ from synkhronos._warnings import refusing
 from synkhronos.nn import without_augmentation
 from synkhronos.training._directions import Mode, usual_mode
 from synkhronos.training._run.events import Event, RunControl
-from synkhronos.training._run.feeds import Feed
+from synkhronos.training._run.feeds import Feed, no_rows
 from synkhronos.training._run.shapes import check_network, check_rows, shapes_of
 from synkhronos.training.metrics import Metric
 
@@ -151,6 +151,8 @@ class Evaluation:
         InputError
             A metric is neither a mean nor a sum over rows, nor a minimum, maximum or product, nor
             a `Metric`.
+        SourceError
+            Sources have left out all rows.
         """
         modes = self._function.output_modes
         self._check_many(modes)
@@ -163,6 +165,8 @@ class Evaluation:
                 pairs = zip(modes, totals, values, strict=True)
                 values = [_ADDED[mode](total, value) for mode, total, value in pairs]
             totals, rows = values, rows + n
+        if not rows:
+            raise no_rows("the validation")
         return self._finished(
             [t / rows if mode == "avg" else t for t, mode in zip(totals, modes, strict=True)]
         )

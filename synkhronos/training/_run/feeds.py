@@ -13,11 +13,12 @@ from pytensor.graph.basic import Variable
 
 from synkhronos._api.data import Data
 from synkhronos._api.make_data import data as make_data
+from synkhronos._api.unusable import why_unusable
 from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError, SourceError
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._rows.loader import Loader
-from synkhronos.extensions._rows.source import Source
+from synkhronos.extensions._rows.source import Source, by_number
 from synkhronos.extensions._step.step_report import Rows
 from synkhronos.training._run.augmentation import Words
 
@@ -90,7 +91,14 @@ class Feed(Rows):
             if self._words is not None:
                 self.fixed += (self._words.all,)
         elif order is not None:
-            sources = [v.readable if isinstance(v, Data) else v for v in given]
+            sources = [
+                v.readable
+                if isinstance(v, Data)
+                else _cast(v, variable)
+                if isinstance(v, np.ndarray)
+                else v
+                for v, variable in zip(given, self._inputs, strict=True)
+            ]
             self._loader = Loader(sources, self.batches, prefetch=order.prefetch, read=order.read)
         return self
 
@@ -143,6 +151,11 @@ def rows_of(given: Sequence[object], inputs: Sequence[Variable], what: str) -> i
         There are too many or too few, something has no rows, or lengths differ.
     """
     names = ", ".join(str(v) for v in inputs)
+    if any(isinstance(v, Loader) for v in given):
+        raise InputTypeError(
+            f"{what}: a Loader has batches of its own, and only fit takes one, in place of all "
+            "data: give what it reads, loader.sources"
+        )
     if len(given) != len(inputs):
         raise InputError(f"{what}: {len(given)} arrays for the inputs {names}: give one for each")
     lengths = []
@@ -152,6 +165,8 @@ def rows_of(given: Sequence[object], inputs: Sequence[Variable], what: str) -> i
                 f"{what}: {shown(value)} for {variable} has no rows: give an array, Data, or a "
                 "source with a length, such as an h5py dataset"
             )
+        if why := why_unusable(value):  # before len(), which sparse matrices refuse
+            raise InputTypeError(f"{what}: {shown(value)} for {variable}: {why}")
         if isinstance(value, np.ndarray) and not value.ndim:
             raise InputError(f"{what}: the array for {variable} has no rows: it is 0-d")
         lengths.append(len(value))
@@ -161,6 +176,15 @@ def rows_of(given: Sequence[object], inputs: Sequence[Variable], what: str) -> i
     if not lengths or not lengths[0]:
         raise InputError(f"{what}: there are no rows")
     return lengths[0]
+
+
+def no_rows(what: str) -> SourceError:
+    """The error where sources have left out all rows."""
+    return SourceError(
+        f"fit: no row of {what} could be read, and sources made with skip=True leave such rows "
+        "out: the warnings before this error name the files. See that these can be read, and make "
+        "the sources anew"
+    )
 
 
 def _blocks_of(given: Sequence[object]) -> Sequence[int] | None:
@@ -173,8 +197,8 @@ def _blocks_of(given: Sequence[object]) -> Sequence[int] | None:
 
 
 def listed(given: object) -> list[object]:
-    """The data as a list: of one array, or of a tuple or list of them."""
-    return list(given) if isinstance(given, tuple | list) else [given]
+    """The data as a list, whose tables of pandas and tensors are arrays now."""
+    return [by_number(each) for each in (given if isinstance(given, tuple | list) else [given])]
 
 
 def _shared(array: np.ndarray, variable: Variable) -> Data:
@@ -182,13 +206,26 @@ def _shared(array: np.ndarray, variable: Variable) -> Data:
     try:
         return make_data(array, var=variable)
     except InputTypeError:
-        wanted = variable.type.dtype
-        if np.can_cast(array.dtype, wanted):
+        if np.can_cast(array.dtype, variable.type.dtype):
             raise
-        raise InputTypeError(
-            f"the array for {variable} is {array.dtype}, and {variable.type} does not take it "
-            f'without loss: give array.astype("{wanted}")'
-        ) from None
+        raise _lossy(array, variable) from None
+
+
+def _cast(array: np.ndarray, variable: Variable) -> np.ndarray:
+    """An array of the input's dtype, as `_shared` makes it: a Loader keeps that of its sources."""
+    wanted = np.dtype(variable.type.dtype)
+    if array.dtype == wanted:
+        return array
+    if not np.can_cast(array.dtype, wanted):
+        raise _lossy(array, variable)
+    return array.astype(wanted)
+
+
+def _lossy(array: np.ndarray, variable: Variable) -> InputTypeError:
+    return InputTypeError(
+        f"the array for {variable} is {array.dtype}, and {variable.type} does not take it "
+        f'without loss: give array.astype("{variable.type.dtype}")'
+    )
 
 
 def _loaded(given: Any, variable: Variable, number: int) -> Data:

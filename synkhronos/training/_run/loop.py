@@ -50,7 +50,7 @@ from synkhronos.training._record.recorder import Recorder
 from synkhronos.training._record.run_folder import CHECKPOINTS
 from synkhronos.training._record.warning_lines import kept_warnings
 from synkhronos.training._run.events import Event, RunControl
-from synkhronos.training._run.feeds import Feed
+from synkhronos.training._run.feeds import Feed, no_rows
 from synkhronos.training._run.nonfinite import Guard
 from synkhronos.training._run.options import Due, Options
 from synkhronos.training._run.phases import PhaseTimes, StepClock
@@ -312,8 +312,12 @@ class Loop:
             self._clock.leave()
             reports.close()
             batches.restore(place)  # leaving a loop over batches would end its epoch
-        if self._ending() and not self._steps_made():
-            self._save()
+        if self._ending():
+            if not self._steps_made():
+                self._save()
+        elif not self._position.rows:  # it would begin the epoch again and again
+            batches.restore({**place, "epoch": self._position.epoch, "row": 0})
+            raise no_rows(f"epoch {self._position.epoch + 1}")
 
     def _count(self, report: StepReport) -> None:
         """Count what has been done, and tell of it unless the guard has left it out."""

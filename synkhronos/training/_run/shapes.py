@@ -33,7 +33,9 @@ _FEW_AXES = 4  # of a row, whose orders are tried
 _ROWS = 2  # of values that stand for any number of rows
 
 
-def check_rows(given: Sequence[object], inputs: Sequence[Variable], what: str) -> None:
+def check_rows(
+    given: Sequence[object], inputs: Sequence[Variable], what: str, casts: bool = True
+) -> None:
     """Compare the rows of arrays, Data and sources with what the inputs declare.
 
     Parameters
@@ -43,6 +45,8 @@ def check_rows(given: Sequence[object], inputs: Sequence[Variable], what: str) -
     inputs : sequence of Variable
     what : str
         The begin of messages.
+    casts : bool
+        Arrays of numpy get the dtype of the input later, so that of these is not looked at.
 
     Raises
     ------
@@ -61,8 +65,8 @@ def check_rows(given: Sequence[object], inputs: Sequence[Variable], what: str) -
                 f"{_text(wanted)}: {_cure(found, wanted, kind.dtype)}"
             )
         dtype = getattr(value, "dtype", None)
-        if isinstance(value, np.ndarray) or dtype is None:  # numpy says that None is float64
-            continue
+        if dtype is None or (casts and isinstance(value, np.ndarray)):
+            continue  # numpy would take None for float64
         if dtype != np.dtype(kind.dtype):
             raise InputTypeError(
                 f"{what}: rows for {variable} are {dtype}, and {variable} takes {kind.dtype}: give "

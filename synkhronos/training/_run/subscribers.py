@@ -24,6 +24,19 @@ from synkhronos.training._run.watch import Watch
 Handler = Callable[[Event], object]
 
 
+def check_list(what: str, callbacks: object) -> None:
+    """Raise unless these are several callbacks; `what` begins the message.
+
+    Raises
+    ------
+    InputTypeError
+    """
+    if not isinstance(callbacks, list | tuple):
+        raise InputTypeError(
+            f"{what}: callbacks={shown(callbacks)}: give a list of them, as in callbacks=[mine]"
+        )
+
+
 class Subscribers:
     """The callbacks of a run: for each kind of event, who is told, in order.
 
