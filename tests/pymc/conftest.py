@@ -75,6 +75,7 @@ def plans(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 @pytest.fixture(autouse=True)
 def _few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models of a few rows get the faster density, too, as those of many."""
+    """Models without a gain get the faster density, too."""
     if pymc is not None:
         monkeypatch.setattr("synkhronos.pymc._density.gain.FEW_ROWS", 0)
+        monkeypatch.setattr("synkhronos.pymc._density.gain.is_arithmetic", lambda *_: False)

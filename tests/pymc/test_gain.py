@@ -1,4 +1,4 @@
-"""Terms of few rows stay PyMC's: the number of rows and the graph decide."""
+"""Terms without a gain stay PyMC's: the number of rows and the graph decide."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FEW = 100
 
 @pytest.fixture(autouse=True)
 def _as_for_users(_few_rows: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of rows is the one that users have, and not that of the other tests."""
-    monkeypatch.setattr("synkhronos.pymc._density.gain.FEW_ROWS", 2000)
+    """The rule is the one that users have, and not that of the other tests."""
+    monkeypatch.undo()
 
 
 def line(rows: int = FEW) -> None:
@@ -35,10 +35,40 @@ def long_line() -> None:
     line(2000)
 
 
-def products_with_data() -> None:
+def products_with_data(columns: int = 5) -> None:
     r = np.random.default_rng(4)
-    mu = pt.dot(r.normal(size=(FEW, 3)), pm.Normal("b", shape=3))
+    mu = pt.dot(r.normal(size=(FEW, columns)), pm.Normal("b", shape=columns))
     pm.Normal("y", mu, pm.HalfNormal("sd"), observed=r.normal(size=FEW))
+
+
+def small_products_with_data() -> None:
+    products_with_data(2)
+
+
+def products_and_latents() -> None:
+    r = np.random.default_rng(4)
+    mu = pt.dot(r.normal(size=(FEW, 5)), pm.Normal("b", shape=5)) + pm.Normal("own", shape=FEW)
+    pm.Normal("y", mu, pm.HalfNormal("sd"), observed=r.normal(size=FEW))
+
+
+def many_latents(function: Callable[[pt.TensorVariable], pt.TensorVariable] = pt.neg) -> None:
+    r = np.random.default_rng(4)
+    mu = pm.Normal("loading") * function(pm.Normal("own", shape=3000))
+    pm.Normal("y", mu, observed=r.normal(size=3000))
+
+
+def many_functions_of_latents() -> None:
+    many_latents(pt.exp)
+
+
+def vectors(rows: int = FEW) -> None:
+    r = np.random.default_rng(4)
+    chol = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=pm.Exponential.dist(1.0, shape=2))[0]
+    pm.MvNormal("y", pm.Normal("mu", shape=2), chol=chol, observed=r.normal(size=(rows, 2)))
+
+
+def many_vectors() -> None:
+    vectors(500)
 
 
 def products_of_parameters() -> None:
@@ -47,10 +77,19 @@ def products_of_parameters() -> None:
     pm.Normal("y", mu, pm.HalfNormal("sd"), observed=r.normal(size=(3, FEW)))
 
 
-def groups() -> None:
+def groups(rows: int = FEW) -> None:
     r = np.random.default_rng(4)
-    mu = pm.Normal("b", shape=5)[np.arange(FEW) % 5]
-    pm.Normal("y", mu, pm.HalfNormal("sd"), observed=r.normal(size=FEW))
+    mu = pm.Normal("b", shape=5)[np.arange(rows) % 5]
+    pm.Normal("y", mu, pm.HalfNormal("sd"), observed=r.normal(size=rows))
+
+
+def large_groups() -> None:
+    groups(1500)
+
+
+def groups_of_answers() -> None:
+    p = pm.math.invlogit(pm.Normal("b", shape=5)[np.arange(FEW) % 5])
+    pm.Bernoulli("y", p, observed=np.arange(FEW) % 3 > 0)
 
 
 def functions() -> None:
@@ -85,20 +124,30 @@ def made(of: Callable[[], None]) -> pm.Model:
         (line, False),
         (long_line, True),
         (products_with_data, True),
+        (small_products_with_data, False),
+        (products_and_latents, False),
         (products_of_parameters, False),
-        (groups, True),
+        (many_latents, False),
+        (many_functions_of_latents, True),
+        (vectors, False),
+        (many_vectors, True),
+        (groups, False),
+        (large_groups, True),
+        (groups_of_answers, True),
         (functions, True),
         (few_functions, False),
         (constant_powers, False),
     ],
 )
-def test_few_rows_gain_by_matrices_functions_and_repeated_rows(
+def test_terms_gain_by_matrices_functions_and_repeated_rows(
     of: Callable[[], None], gains: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "synkhronos")
     copy = synk.pymc.fast(made(of))
     assert copy.logp.reading.names == ["y"] * gains
-    assert ("y: few rows, the log-density stays the plain one" in caplog.messages) is not gains
+    assert (
+        "y: nothing to gain, the log-density stays the plain one" in caplog.messages
+    ) is not gains
 
 
 def test_a_plain_copy_is_the_model_and_follows_its_data() -> None:
@@ -114,7 +163,7 @@ def test_a_plain_copy_is_the_model_and_follows_its_data() -> None:
 def test_other_terms_of_the_model_are_faster() -> None:
     with pm.Model() as model:
         line()
-        mu = pt.dot(np.random.default_rng(5).normal(size=(FEW // 2, 2)), pm.Normal("w", shape=2))
+        mu = pt.dot(np.random.default_rng(5).normal(size=(FEW // 2, 9)), pm.Normal("w", shape=9))
         pm.Normal("z", mu * model["b"], observed=np.arange(FEW / 2))
     copy = synk.pymc.fast(model)
     assert copy.logp.reading.names == ["z"]

@@ -14,9 +14,9 @@ Each room imports only itself and the rooms before it.
 ``proof``         compares the new log-density with the plain one at random points
 ``failures``      raises what nutpie and `pm.find_MAP` would take for a bad point
 ``divided``       what replaces a model's log-density
+``estimate``      the seconds of a gradient, from its graph
 ``gain``          which terms take less time so; the others stay PyMC's
 ``faster``        a model with a faster log-density
-``estimate``      the seconds of a gradient, from its graph
 ``step_methods``  which step methods `pm.sample` takes, from one graph of the log-density
 ``metric``        which metric samples a model in less time, from a short warm-up
 ``adaptation``    the choice of the metric where `pm.sample` calls nutpie

@@ -21,7 +21,7 @@ _NANOSECONDS: dict[type, float] = {
     **dict.fromkeys((psm.Erf, psm.Erfc, psm.Erfcx, psm.GammaLn, psm.Psi), 20.0),
 }
 _ANY = 0.1  # of other operations, in loops that are vectorised
-_GRADIENT = 1.5  # times the value, for value and gradient
+GRADIENT = 1.5  # times the value, for value and gradient
 
 DRAWS, TUNE = 1000, 1000  # of `pm.sample`
 _STEPS = 15  # gradients of a draw; NUTS takes 7 to 31 in most models
@@ -36,11 +36,12 @@ def gradient_seconds(reading: Reading) -> float:
     for node in toposort([term.variable for term in reading.terms]):
         shape = reading.facts.shapes.get(node.outputs[0])
         if isinstance(node.op, Elemwise) and shape is not None:
-            found += math.prod(shape) * _nanoseconds(node)
-    return 1e-9 * _GRADIENT * found
+            found += math.prod(shape) * nanoseconds(node)
+    return 1e-9 * GRADIENT * found
 
 
-def _nanoseconds(node: Apply) -> float:
+def nanoseconds(node: Apply) -> float:
+    """The time that PyTensor's own code takes for one number."""
     kind = type(node.op.scalar_op)
     if kind is ps.Pow and isinstance(without_axes(node.inputs[1]), Constant):
         return _ANY  # a product, after PyTensor's rewrites

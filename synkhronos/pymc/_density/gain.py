@@ -4,72 +4,122 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
+import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar.basic import Pow
 from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from pytensor.tensor.math import Dot
+from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from synkhronos._compiling.vectorised.rewrite import is_replaced
+from synkhronos.pymc._density.estimate import GRADIENT, nanoseconds
 from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
 from synkhronos.pymc._reading.reading import Reading
 from synkhronos.pymc._reading.rewrites import without_axes
+from synkhronos.pymc._reading.rows import RowReading
 from synkhronos.pymc._repeated.quadratic import QuadraticForm
 
 log = logging.getLogger("synkhronos")
 
-# Measured for a gradient of 81 models (benchmarks/catalogue), and of regressions with 100 to 1,000
-# rows. An element of a vectorised function takes some 4 ns less. The graph around the terms takes
-# up to 0.7 microseconds more, of 3 to 7. Arithmetic of 1,000 rows and three columns takes as much.
+# Measured for a gradient of 158 public models (benchmarks/pymc_corpora.py). The graph around the
+# terms takes up to 2 microseconds more, of 3 to 10, most of it for data that can be set. Arithmetic
+# of 1,000 rows and three columns takes as much.
 FEW_ROWS = 2000
-LEAST_ELEMENTS = 150  # of vectorised functions
+_LEAST_ELEMENTS = 150  # of vectorised functions
+_LEAST_FUNCTIONS = 950.0  # nanoseconds that these elements take without vectors
+_LEAST_REPEATED = 2000.0  # nanoseconds of the rows that a form has no more
+_LEAST_PRODUCTS = 400  # elements of a matrix of data
+_FEW_VECTORS = 500  # rows of a multivariate normal, whose triangle is solved for each of them
+_SLOW = 5.0  # nanoseconds for a number, of a function in place of arithmetic
+_INDEX = 1.0  # nanoseconds for an element that is looked up
 
 
 def with_gain(reading: Reading, repeated: bool) -> Reading:
     """The reading of those terms that take less time; it may have none.
 
     Terms of few rows stay PyMC's, unless they have products with matrices of data, or enough
-    elements of functions that are vectorised, or sums over rows that repeat. The numbers of rows
-    and the graph decide: no clock does, so draws do not depend on the machine.
+    elements of functions that are vectorised, or sums over rows that repeat. So do terms of any
+    number of rows that have nothing but arithmetic with a parameter for each row. The numbers of
+    rows and the graph decide: no clock does, so draws do not depend on the machine.
     """
-    large = {name for group in reading.groups if group.rows >= FEW_ROWS for name in group.names}
-    small = set(reading.names) - large
-    free = reading.facts.free
-    gaining = large | {name for name in small if _has_matrices(reading.factors[name], free)}
-    rest = small - gaining
+    large = {
+        name
+        for group in reading.groups
+        if group.rows >= FEW_ROWS and not is_arithmetic(group, reading)
+        for name in group.names
+    }
+    small = [group for group in reading.groups if not large.issuperset(group.names)]
+    gaining = large | {
+        name for group in small for name in group.names if _has_matrices(name, group, reading)
+    }
+    rest = {name for group in small for name in group.names} - gaining
     if rest:
         parts = Likelihood(reading.only(rest), repeated).parts
-        gaining = gaining.union(*[part.names for part in parts if _gains(part)])
+        gaining = gaining.union(*[part.names for part in parts if _gains(part, reading)])
     lacking = [name for name in reading.names if name not in gaining]
     if not lacking:
         return reading
-    log.info("%s: few rows, the log-density stays the plain one", ", ".join(lacking))
+    log.info("%s: nothing to gain, the log-density stays the plain one", ", ".join(lacking))
     return reading.only(gaining)
 
 
-def _has_matrices(graph: Variable, free: Collection[Variable]) -> bool:
+def is_arithmetic(group: RowReading, reading: Reading) -> bool:
+    """Whether terms with a parameter for each row have neither functions nor matrices of data."""
+    if not group.has_latents or any(_has_matrices(n, group, reading) for n in group.names):
+        return False
+    nodes, shapes = toposort([term.variable for term in group.terms]), reading.facts.shapes
+    functions = [n for n in nodes if isinstance(n.op, Elemwise) and nanoseconds(n) >= _SLOW]
+    return not any(math.prod(shapes.get(n.outputs[0], ())) >= group.rows for n in functions)
+
+
+def _has_matrices(name: str, group: RowReading, reading: Reading) -> bool:
     """Whether a log-density has matrix products with data, or what is computed for each matrix."""
-    return any(_is_of_matrices(node, free) for node in toposort([graph]))
+    nodes, facts = list(toposort([reading.factors[name]])), reading.facts
+    if any(_is_product(node, facts.free, facts.shapes) for node in nodes):
+        return not group.has_latents
+    others = [node.op.core_op for node in nodes if isinstance(node.op, Blockwise)]
+    others = [operation for operation in others if not isinstance(operation, Dot)]
+    normal = any(isinstance(operation, SolveTriangular) for operation in others)
+    return bool(others) and (group.rows >= _FEW_VECTORS or not normal)
 
 
-def _is_of_matrices(node: Apply, free: Collection[Variable]) -> bool:
+def _is_product(
+    node: Apply, free: Collection[Variable], shapes: Mapping[Variable, tuple[int, ...]]
+) -> bool:
+    """Whether it is a product with a matrix of data; small ones take as long in PyMC's graph."""
     operation = node.op.core_op if isinstance(node.op, Blockwise) else node.op
     if not isinstance(operation, Dot):
-        return isinstance(node.op, Blockwise)
-    # products of parameters alone take as long in PyMC's graph
-    return any(set(ancestors([v])).isdisjoint(free) for v in node.inputs)
+        return False
+    data = [v for v in node.inputs if set(ancestors([v])).isdisjoint(free)]
+    return any(math.prod(shapes.get(v, (_LEAST_PRODUCTS,))) >= _LEAST_PRODUCTS for v in data)
 
 
-def _gains(part: DividedTerms) -> bool:
+def _gains(part: DividedTerms, reading: Reading) -> bool:
     if part.form.described and not isinstance(part.form, QuadraticForm):
-        return True
+        terms = [term.variable for term in reading.terms if term.name in part.names]
+        saved = sum(_nanoseconds_of(node, reading.facts.shapes) for node in toposort(terms))
+        return saved * (part.rows - part.form.left) / part.rows >= _LEAST_REPEATED
     nodes = toposort([part.value, *part.by_pieces.values(), *part.by_latents])
     vectorised = [v for node in nodes for v in node.outputs if _is_function(v)]
     rowed, _ = part.arrays()
     width = max((array.size // part.rows for array in rowed), default=1)
-    return sum(_elements(v, part.rows, width) for v in vectorised) >= LEAST_ELEMENTS
+    counts = [_elements(v, part.rows, width) for v in vectorised]
+    taken = [max(nanoseconds(v.owner), _SLOW) for v in vectorised]
+    return sum(counts) >= _LEAST_ELEMENTS and np.dot(counts, taken) >= _LEAST_FUNCTIONS
+
+
+def _nanoseconds_of(node: Apply, shapes: Mapping[Variable, tuple[int, ...]]) -> float:
+    """The time of an operation by row, for value and gradient."""
+    count = math.prod(shapes.get(node.outputs[0], (0,)))
+    if isinstance(node.op, Elemwise):
+        return GRADIENT * count * nanoseconds(node)
+    is_index = isinstance(node.op, AdvancedSubtensor)
+    return GRADIENT * count * _INDEX if is_index else 0.0
 
 
 def _is_function(variable: Variable) -> bool:
