@@ -127,6 +127,21 @@ def test_the_density_is_nan_while_data_differ_in_length() -> None:
     assert np.isfinite(compiled(at))
 
 
+@pytest.mark.parametrize("copied", [synk.pymc.fast, *thorough(synk.pymc.divide)])
+def test_a_copy_checks_no_parameters_if_the_model_does_not(copied: Any) -> None:
+    """Shares that do not add up to 1, which PyMC takes then; its own copies would refuse them."""
+    with pm.Model(name="m", check_bounds=False) as model:
+        share = pm.Gamma("share", 2, 2, shape=3)
+        pm.Categorical("y", p=share, observed=np.arange(400) % 3)
+    copy = copied(model)
+    assert copy.logp.reading.names == ["m::y"]
+    assert (copy.name, copy.check_bounds) == ("m", False)
+    at = points(model, 2)
+    check_equal(evaluated(model, at), evaluated(copy, at))
+    if (division := getattr(copy, "division", None)) is not None:
+        division.close()
+
+
 def with_shared(shared: Any) -> pm.Model:
     """A model whose rows depend on the product of two data, and on a variable of the user's."""
     r = np.random.default_rng(5)

@@ -131,9 +131,11 @@ def test_other_graphs_have_other_keys(one: Any, other: Any) -> None:
     assert one_graph(one).key != one_graph(other).key
 
 
-def test_a_model_keeps_its_initial_values() -> None:
+def test_a_model_keeps_its_initial_values_and_checks() -> None:
     model = plain(start=0.5)
+    model.check_bounds = False
     made, _ = one_graph(model).make()
+    assert not made.check_bounds
     assert made.initial_point(0) == model.initial_point(0) != plain().initial_point(0)
 
 

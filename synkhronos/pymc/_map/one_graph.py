@@ -62,7 +62,7 @@ def one_graph(model: Model) -> OneGraph:
     NotImplementedError, ValueError
         PyMC cannot copy the model, two of its data have one name, or some are no arrays.
     """
-    starts = initial_values_of(model)
+    starts, checked = initial_values_of(model), model.check_bounds
     graph, copies = fgraph_from_model(without_initial_values(model))
     found = dict.fromkeys(v for node in toposort(graph.outputs) for v in node.inputs)
     theirs = _of_the_model(copies)
@@ -85,11 +85,12 @@ def one_graph(model: Model) -> OneGraph:
 
     def make() -> tuple[Model, dict[str, SharedVariable]]:
         made = model_from_fgraph(again, mutate_fgraph=True)
+        made.check_bounds = checked
         for name, value in starts.items():
             made.rvs_to_initial_values[made[name]] = value
         return made, shared
 
-    more = (model.check_bounds, starts, _fixed(outputs, shared))
+    more = (checked, starts, _fixed(outputs, shared))
     return OneGraph(graph_key([], outputs, *more, registries=REGISTRIES), data, make)
 
 

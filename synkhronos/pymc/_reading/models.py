@@ -52,6 +52,7 @@ def copied(model: Model, frozen: bool = False) -> Model:
         copy = freeze_dims_and_data(model, dims=kept, data=kept)
     except NotImplementedError as exc:
         raise InputError(f"the model cannot be copied: {exc}") from exc
+    copy.name, copy.check_bounds = model.name, model.check_bounds  # which PyMC's copies lose
     order = {name: i for i, name in enumerate(model.named_vars)}
     kinds = ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars")
     for variables in [getattr(copy, kind) for kind in kinds]:

@@ -35,6 +35,7 @@ def weighted(what: str, model: pm.Model, name: str, shape: tuple[int, ...]) -> p
     [term] = plain.logp(vars=[plain[name]], sum=False)
     value = frozen.rvs_to_values[frozen[name]]
     made = do(frozen, {name: value}, make_interventions_shared=False)
+    made.check_bounds = model.check_bounds
     _drop_deterministics(made)
     values = {plain.rvs_to_values[plain[v.name]]: made[v.name] for v in made.free_RVs}
     [own] = graph_replace([term], values, strict=False)
