@@ -253,6 +253,15 @@ def carried(y: Any, mean: Any) -> Any:
     return -(pytensor.scan(step, [y], [pt.zeros(())], [mean], return_updates=False) ** 2)
 
 
+def by_counted_steps(y: Any, mean: Any) -> Any:
+    """Each step reads the number of all rows, which is also that of the steps."""
+    count = y.shape[0]
+    step = lambda a, m, n: -((a - m.sum()) ** 2) / n  # noqa: E731
+    return pytensor.scan(
+        step, [y], non_sequences=[mean, count], n_steps=count, return_updates=False
+    )
+
+
 def looped(logp: Callable[[Any, Any], Any], data: bool = False) -> pm.Model:
     with pm.Model() as model:
         y = np.random.default_rng(3).normal(size=ROWS)
@@ -261,9 +270,11 @@ def looped(logp: Callable[[Any, Any], Any], data: bool = False) -> pm.Model:
     return model
 
 
-@pytest.mark.parametrize("members", [3, *thorough(1, 2)])
-def test_a_loop_whose_steps_are_rows_of_data(members: int) -> None:
-    model = looped(by_steps)
+@pytest.mark.parametrize(
+    ("logp", "members"), [(by_counted_steps, 3), *thorough((by_steps, 1), (by_steps, 2))]
+)
+def test_a_loop_whose_steps_are_rows_of_data(logp: Any, members: int) -> None:
+    model = looped(logp)
     at = points(model, 2)
     plain = evaluated(model, at)
     with synk.pymc.parallel(model, members=members) as parallel:

@@ -101,7 +101,9 @@ def _products(fgraph: FunctionGraph, node: Apply) -> TensorVariable | None:
 def _sums(fgraph: FunctionGraph, node: Apply) -> TensorVariable | None:
     """The table to which rows times factors are added by an index."""
     operation: Any = node.op
-    if not _picks(node, AdvancedIncSubtensor) or operation.set_instead_of_inc:
+    if not _picks(node, AdvancedIncSubtensor):
+        return None
+    if operation.set_instead_of_inc or operation.ignore_duplicates:
         return None
     before, values, index = cast(list[Any], node.inputs)
     factors = _factors(fgraph, values, node.outputs[0].type.dtype)

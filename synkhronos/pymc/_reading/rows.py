@@ -692,6 +692,6 @@ def _by_step(node: Apply) -> tuple[int | None, ...]:
 def _restepped(node: Apply, inputs: Sequence[Variable]) -> list[Variable]:
     """The inputs of a loop over rows, with one step for each of the member's rows."""
     assert isinstance(node.op, Scan)
-    lengths = {id(v) for v in [inputs[0], *node.op.outer_nitsot(inputs)]}
+    lengths = {0, *node.op.outer_nitsot(range(len(inputs)))}
     rows = inputs[1].shape[0]
-    return [rows.astype(v.type.dtype) if id(v) in lengths else v for v in inputs]
+    return [rows.astype(v.type.dtype) if i in lengths else v for i, v in enumerate(inputs)]
