@@ -60,7 +60,7 @@ from synkhronos.extensions._step.overlap import check_overlap, telling_plan
 from synkhronos.extensions._step.partition import Partition, partition_rule
 from synkhronos.extensions._step.resident_recipe import UpdateRule
 from synkhronos.extensions._step.training_function import TrainingFunction
-from synkhronos.extensions.updates import apply_rule
+from synkhronos.extensions.updates import apply_rule, check_clip
 from synkhronos.extensions.updates._slots import check_loss, fitted_gradient, gradients, trainable
 from synkhronos.rules import Nodes
 from synkhronos.rules._base import Rule, way_of
@@ -372,6 +372,7 @@ def _variables(outputs: Sequence[Output]) -> list[Variable]:
 def _clipped(clip: Clip | None, found: list[Variable]) -> list[Variable]:
     if clip is None:
         return found
+    check_clip(clip)
     made = list(clip(found))
     if len(made) != len(found):
         raise InputError(f"clip must return {len(found)} gradients, returned {len(made)}")

@@ -18,9 +18,10 @@ These rules hold here:
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Concatenate, Protocol, overload
 
@@ -417,5 +418,7 @@ def _in_their_dtype(
 
     inner = rule.func if isinstance(rule, functools.partial) else rule
     made.__name__ = getattr(inner, "__name__", repr(inner))
+    with suppress(TypeError, ValueError):  # of a rule that tells none
+        vars(made)["__signature__"] = inspect.signature(rule)
 
     return made

@@ -623,6 +623,8 @@ def test_verify_finds_a_wrong_reduction(group2: synk.Group) -> None:
         ({"data": (csr_array(ROWS), LABELS)}, "for x: it is a sparse matrix.*toarray"),
         ({"data": (ROWS, LABELS.astype(str))}, "for y: it is text, and not numbers"),
         ({"data": (ROWS.astype(object), LABELS)}, "for x: it holds objects"),
+        ({"clip": 1.0}, r"clip=1.0: give a function .*total_norm_constraint, max_norm=1.0"),
+        ({"optimizer": updates.sgd}, "the rule sgd: missing a required argument: 'learning_rate'"),
         ({"epoch": 3}, "did you mean epochs"),
         ({"verify": -1}, "verify=-1"),
         ({"lr": 0.1}, "did you mean optimizer"),

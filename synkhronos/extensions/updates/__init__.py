@@ -265,7 +265,17 @@ def _name(rule: object) -> str:
     )
 
 
+def check_clip(clip: object) -> None:
+    """Raise if a clip is no function, such as the bound itself."""
+    if not callable(clip):
+        raise InputTypeError(
+            f"clip={shown(clip)}: give a function that takes the list of gradients and returns "
+            "another one, such as functools.partial(updates.total_norm_constraint, max_norm=1.0)"
+        )
+
+
 def _clipped(clip: Clip, views: list[Variable], params: Sequence[SharedVariable]) -> list[Variable]:
+    check_clip(clip)
     found = clip(list(views))
     if not isinstance(found, list | tuple) or len(found) != len(views):
         raise InputError(
