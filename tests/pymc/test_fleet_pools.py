@@ -46,7 +46,9 @@ def test_an_executor_is_as_slots(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", thorough("threads", "processes", "dask", "ray", "mpi"))
+@pytest.mark.parametrize(
+    "kind", thorough("threads", "processes", "dask", "dask-threads", "ray", "mpi")
+)
 def test_pools_are_alike(kind: str, tmp_path: Path) -> None:
     """All cases hold for each of them."""
     done = ended(tmp_path, command(kind, 2, pool_cases.__file__, kind, str(tmp_path)), limit=850)
@@ -503,6 +505,40 @@ def test_workers_of_dask() -> None:
     client.status, client.sync = "running", frozen
     with pytest.raises(TimeoutError, match="its scheduler has not answered for 60 seconds"):
         pool.slots()
+
+
+def test_an_event_loop_does_not_wait_for_itself() -> None:
+    """A client of Dask whose loop runs in this thread."""
+    pytest.importorskip("distributed", reason="synkhronos[cluster]")
+    kind = type("Client", (), {"__module__": "distributed.client", "get_executor": str})
+    client: Any = kind()
+    client.asynchronous = True
+    said = "map: on=<.*>: this thread runs the client's event loop.* give a Client without async"
+    with pytest.raises(InputError, match=said):
+        synk.pymc.map(cases.ended, ["a"], on=client)
+
+
+def test_workers_of_dask_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is given the cores of all that live, since these are what their batches share."""
+    pytest.importorskip("distributed", reason="synkhronos[cluster]")
+    from distributed import Status
+
+    from synkhronos._transport.pools import _dask
+
+    class Worker:
+        def __init__(self, nthreads: int) -> None:
+            self.state, self.status = SimpleNamespace(nthreads=nthreads), Status.running
+
+    def cores_in(worker: Worker) -> object:
+        monkeypatch.setattr(_dask.distributed, "get_worker", lambda: worker)
+        return _dask._in_worker(lambda *_, cores: cores, b"", {})
+
+    one, two = Worker(1), Worker(2)
+    assert [cores_in(worker) for worker in (one, two, one)] == [1, 3, 3]
+    one.status = Status.closed
+    assert cores_in(two) == 2
+    two.status = Status.closing_gracefully
+    assert cores_in(two) == 2  # it still has this batch
 
 
 def test_cores_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,10 +178,11 @@ def opened(kind: str, workers: int) -> Iterator[Any]:
     elif kind == "processes":
         with ProcessPoolExecutor(workers) as executor:
             yield executor
-    elif kind == "dask":
+    elif kind in ("dask", "dask-threads"):
         from distributed import Client, LocalCluster
 
         given = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
+        given["processes"] = kind == "dask"
         with LocalCluster(**given) as cluster, Client(cluster) as client:
             yield client
     elif kind == "ray":

@@ -7,7 +7,12 @@ import sys
 import pytest
 from launching import launcher
 
-_PACKAGES = {"dask": "distributed", "ray": "ray", "mpi": "mpi4py"}
+_PACKAGES = {
+    "dask": "distributed",
+    "dask-threads": "distributed",
+    "ray": "ray",
+    "mpi": "mpi4py",
+}
 
 
 def command(kind: str, workers: int, *program: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any
@@ -14,6 +16,7 @@ from synkhronos._host.addresses import is_elsewhere
 from synkhronos._transport.pools.pool import Pool
 
 _ANSWER_SECONDS = 60.0  # for a scheduler that is frozen
+_LIVING = (distributed.Status.running, distributed.Status.paused)
 
 
 class DaskPool(Pool):
@@ -71,5 +74,13 @@ class DaskPool(Pool):
             self._client.run(function, argument, on_error="ignore")
 
 
+_lock, _workers = threading.Lock(), weakref.WeakSet[Any]()  # of this process, that have had a batch
+
+
 def _in_worker(run: Callable[..., object], data: object, batch: object) -> object:
-    return run(data, batch, cores=distributed.get_worker().state.nthreads)
+    """Workers of one process, such as LocalCluster(processes=False) has, share their cores."""
+    own = distributed.get_worker()
+    with _lock:
+        _workers.add(own)
+        living = [worker for worker in _workers if worker is own or worker.status in _LIVING]
+    return run(data, batch, cores=sum(worker.state.nthreads for worker in living))

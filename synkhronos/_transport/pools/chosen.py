@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Executor
 
 from synkhronos._checks import shown
-from synkhronos._errors import BackendMissing, InputTypeError
+from synkhronos._errors import BackendMissing, InputError, InputTypeError
 from synkhronos._transport.pools._executors import ExecutorPool
 from synkhronos._transport.pools._mpi import MPIPool
 from synkhronos._transport.pools.pool import Pool
@@ -22,6 +22,12 @@ def pool_of(what: str, on: object, members: int) -> Pool:
     if home == "distributed" and hasattr(on, "get_executor"):
         from synkhronos._transport.pools._dask import DaskPool
 
+        if on.asynchronous:
+            raise InputError(
+                f"{what}: on={shown(on)}: this thread runs the client's event loop, which would "
+                "stand still until the end: give a Client without asynchronous=True, or call in "
+                "another thread, as in `await asyncio.to_thread(...)`"
+            )
         return DaskPool(on, members)
     if on == "ray" or getattr(on, "__name__", "") == "ray":
         try:
