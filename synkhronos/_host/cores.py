@@ -39,6 +39,15 @@ def available() -> list[int]:
     return cores[: max(1, min(len(cores), quota))] if quota else cores
 
 
+def of_slurm_task() -> int | None:
+    """The cores that Slurm gives to each task of this job; None: nobody has asked for a number.
+
+    On some clusters it does not bind tasks to them, so `available` may have more.
+    """
+    given = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return int(given) if given.isdigit() and int(given) else None
+
+
 def physical() -> int:
     """The number of physical cores among them."""
     return len({_place(core) for core in available()})

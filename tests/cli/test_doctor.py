@@ -142,6 +142,21 @@ def test_mpi_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.state, found.text) == ("absent", "not tried: mpi4py is not installed")
 
 
+def test_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its command is named with its version, or how it fails."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    [found] = examination._slurm()
+    assert (found.state, found.text) == ("absent", "it was not found")
+    command = tmp_path / "sbatch"
+    command.write_text("#!/bin/sh\necho slurm 23.11.4\n")
+    command.chmod(0o755)
+    [found] = examination._slurm()
+    assert (found.state, found.text) == ("ok", f"{command}: slurm 23.11.4")
+    command.write_text("no program")
+    [found] = examination._slurm()
+    assert (found.state, "Exec format error" in found.text) == ("bad", True)
+
+
 @pytest.mark.parametrize(
     ("script", "text"),
     [

@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from synkhronos._backends.mpi import launch
-from synkhronos._host.cores import available
+from synkhronos._host.cores import available, of_slurm_task
 from synkhronos._transport.pools.pool import Pool
 
 
@@ -42,8 +42,8 @@ def _in_rank(run: Callable[..., object], data: object, batch: object) -> object:
 
 def cores_of_rank() -> int:
     """The cores of this rank: as Slurm says, else what it may use, shared with its neighbours."""
-    if (given := os.environ.get("SLURM_CPUS_PER_TASK", "")).isdigit():
-        return int(given)
+    if (given := of_slurm_task()) is not None:
+        return given
     found, started = len(available()), launch()
     bound = found < (os.cpu_count() or 1)
     return found if started is None or bound else max(1, found // started.local_size)

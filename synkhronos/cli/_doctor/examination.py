@@ -19,6 +19,7 @@ import importlib.util
 import os
 import platform
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -122,7 +123,7 @@ def examine() -> Iterator[Finding]:
         yield Finding("system", platform.system(), BAD, *why.split(": ", 1))
         return
     checks = (_versions, _guards, _limits, _machine, _nccl, _extras, _caches, _kept, _start)
-    for check in (*checks, _deaths, _modes, _mpi):
+    for check in (*checks, _slurm, _deaths, _modes, _mpi):
         yield from check()
 
 
@@ -398,6 +399,22 @@ def _devices_for(mode: str) -> list[str] | None:
     return ["cuda:0", f"cuda:{min(1, len(gpus) - 1)}"]
 
 
+def _slurm() -> Iterator[Finding]:
+    """Find the command that submits job arrays."""
+    command = shutil.which("sbatch")
+    if command is None:
+        fix = "for job arrays, synk run --array: use a machine of the cluster that submits jobs"
+        yield Finding("Slurm", "sbatch", ABSENT, "it was not found", fix)
+        return
+    try:
+        said = version_of(command)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        fix = "job arrays, synk run --array, are submitted by it"
+        yield Finding("Slurm", "sbatch", BAD, f"{command}: {exc}", fix)
+        return
+    yield Finding("Slurm", "sbatch", GOOD, f"{command}: {said}")
+
+
 def _mpi() -> Iterator[Finding]:
     """Run two processes under the launcher of MPI, if there is one."""
     command = launcher()
@@ -414,7 +431,9 @@ def _mpi() -> Iterator[Finding]:
         yield Finding("MPI", "round trip", NOTE, "not tried: this process runs under a launcher")
         return
     works, text = round_trip(command)
-    fix = "" if works else "mpi4py and the launcher must belong to one MPI: see docs/nodes.rst"
+    fix = (
+        "" if works else "mpi4py and the launcher must belong to one MPI: see docs/howto/nodes.rst"
+    )
     yield Finding("MPI", "round trip", GOOD if works else BAD, text, fix)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from synkhronos._checks import check_integer, check_seconds, or_none
 from synkhronos._errors import InputError
 from synkhronos._host import files
-from synkhronos._host.cores import available, shares
+from synkhronos._host.cores import available, of_slurm_task, shares
 from synkhronos._transport.pools.chosen import pool_of
 from synkhronos._transport.pools.pool import Pool
 
@@ -45,7 +45,6 @@ def where_of(
     InputError, InputTypeError, BackendMissing
     """
     members = check_integer(f"{what}: members", members, 1)
-    there = len(available())
     asked = or_none(check_integer, f"{what}: cores", cores, 1)
     limit = check_seconds(f"{what}: limit", limit)
     if on is not None:
@@ -54,11 +53,17 @@ def where_of(
                 raise InputError(
                     f"{what}: {name}= is for slots of this machine: leave it out, or on="
                 )
-        return Where(pool_of(what, on, members), there, members, limit, None)
-    own = min(asked or there, there)
+        return Where(pool_of(what, on, members), own_cores(None), members, limit, None)
+    own = own_cores(asked)
     if members > own:
         raise InputError(f"{what}: members={members}: there are {own} cores")
     return Where(None, own, members, limit, _log_folder(what, log_dir))
+
+
+def own_cores(asked: int | None) -> int:
+    """The number of cores of this machine for a call: as asked, else as Slurm has given."""
+    there = len(available())
+    return min(asked or of_slurm_task() or there, there)
 
 
 def _log_folder(what: str, given: str | os.PathLike[str] | None) -> Path | None:
