@@ -11,6 +11,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -25,7 +26,20 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CREATES = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _SHARED_MODE = 0o666  # without what the umask takes away
 
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
 type Name = str | os.PathLike[str]
+
+
+def is_address(name: Name) -> bool:
+    """Whether a name is an address, such as ``s3://bucket/fits``, of which a path is no place.
+
+    `pathlib` takes one of its slashes out.
+
+    >>> [is_address(name) for name in ("s3://bucket", Path("s3://bucket"), "a:b", "C:/")]
+    [True, True, False, False]
+    """
+    return _ADDRESS.match(str(name)) is not None
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from selection import thorough
 
 import synkhronos as synk
 from synkhronos._errors import InputError, InputTypeError, SynkhronosError
-from synkhronos.pymc._map import compilations
+from synkhronos.pymc._map import compilations, where
 from synkhronos.pymc._map.bar import Bar
 from synkhronos.pymc._map.compilations import Compilations
 from synkhronos.pymc._map.digests import digest_of
@@ -229,6 +229,8 @@ def test_items_that_fail_are_named_and_the_rest_goes_on(
         fits["raises"]
     with pytest.raises(KeyError):
         fits["fourth"]
+    found = [fits.get(name, "none") for name in ("raises", "fourth", "first")]
+    assert found == ["none", "none", here["first"]]
 
 
 @pytest.mark.timeout(120)
@@ -258,6 +260,22 @@ def test_a_folder_is_resumed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"another user may write to .* results are pickles"):
         synk.pymc.map(fit, items, folder=results)
     assert fit.calls() == []
+
+
+def test_items_with_a_result_are_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+
+    def in_memory(data: bytes, name: str) -> None:
+        sent.append(data)
+        raise LookupError
+
+    items = {"a": b"a" * 10_000, "b": b"b" * 100}
+    Folder(tmp_path).entropy(1, 1)
+    write_result(tmp_path, "a", packed_result("a", digest_of(items["a"]), 1, 1))
+    monkeypatch.setattr("synkhronos.pymc._map.mapped.in_memory", in_memory)
+    with pytest.raises(LookupError):
+        synk.pymc.map(cases.ended, items, folder=tmp_path)
+    assert (items["a"] in sent[0], items["b"] in sent[0]) == (False, True)
 
 
 def test_a_task_of_an_array_has_a_folder_and_a_seed(
@@ -589,6 +607,8 @@ def test_many_items_of_a_resumed_call_may_fail(
         ({"random_seed": -1}, "random_seed=-1"),
         ({"limit": -1}, "limit=-1"),
         ({"model": 1}, "model= is not for all items"),
+        ({"folder": 3}, "folder=3: give a path, or an address as a text"),
+        ({"folder": Path("s3://bucket/fits")}, "folder='s3:/bucket/fits': a path has one slash"),
     ],
 )
 def test_what_is_not_possible(
@@ -610,6 +630,24 @@ def test_what_is_not_possible(
         return
     with pytest.raises((InputError, InputTypeError), match=re.escape("map: ") + ".*" + error):
         synk.pymc.map(**options)
+
+
+def test_slots_of_a_task_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm may have bound it to all cores; `cores` says another number."""
+    monkeypatch.setattr(where, "available", lambda: list(range(8)))
+
+    def slots(**given: Any) -> list[int]:
+        return [len(cores) for cores in where.where_of("map", **given).slots(100)]
+
+    assert slots() == [1] * 8
+    for text, expected in (("3", 3), ("64", 8), ("0", 8), ("", 8), ("x", 8)):
+        monkeypatch.setenv("SLURM_CPUS_PER_TASK", text)
+        assert len(slots()) == expected
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "4")
+    assert slots(members=2) == [2, 2]
+    assert slots(cores=6, members=3) == [3, 3]
+    with pytest.raises(InputError, match="members=5: there are 4 cores"):
+        slots(members=5)
 
 
 @pytest.mark.timeout(300)

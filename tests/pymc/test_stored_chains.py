@@ -375,6 +375,8 @@ def test_a_stranger_s_folder_is_refused(model: pm.Model, tmp_path: Path) -> None
         begin(model, file)
     with pytest.raises(InputTypeError, match="give a path"):
         begin(model, 3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"folder='s3:/bucket/run': .* this is an address: give a"):
+        begin(model, Path("s3://bucket/run"))
 
 
 def test_a_second_process_is_refused(model: pm.Model, tmp_path: Path) -> None:

@@ -185,6 +185,7 @@ def in_memory(data: bytes, name: str) -> Iterator[int]:
     held = os.memfd_create(name)
     try:
         write_held(held, data)
+        del data  # it may be large
         yield held
     finally:
         os.close(held)

@@ -238,7 +238,7 @@ def check_store(store: object, groups: Sequence[str]) -> str | None:
     InputTypeError
         It is not a path.
     InputError
-        It has one of these groups, and no such call has made it.
+        It is an address, or it has one of these groups, and no such call has made it.
     BackendMissing
         zarr is not installed.
     """
@@ -246,6 +246,11 @@ def check_store(store: object, groups: Sequence[str]) -> str | None:
         return None
     if not isinstance(store, str | os.PathLike):
         raise InputTypeError(f'store={shown(store)}: give a path, such as "predictions.zarr"')
+    if files.is_address(store):
+        raise InputError(
+            f"store={str(store)!r}: processes write files of this machine, and this is an address: "
+            "give a path, such as one where it is mounted"
+        )
     try:
         import zarr  # noqa: F401
     except ImportError:

@@ -146,9 +146,16 @@ def path_of(given: object) -> Path:
     ------
     InputTypeError
         It is not a path.
+    InputError
+        It is an address.
     """
     if not isinstance(given, str | os.PathLike):
         raise InputTypeError(f'folder={shown(given)}: give a path, such as "run"')
+    if files.is_address(given):
+        raise InputError(
+            f"folder={str(given)!r}: draws go into a folder that this machine has, and this is an "
+            "address: give a path, such as one where it is mounted"
+        )
     return Path(os.fspath(given)).absolute()
 
 

@@ -58,7 +58,8 @@ def map(
         Where the items are fitted: by the workers of a client of Dask, of Ray, of mpi4py, or of an
         executor of ``concurrent.futures``. Default: in slots of this machine.
     cores : int, optional
-        The number of cores of this machine. Default, and at most: all that this process may use.
+        The number of cores of this machine. Default, and at most: all that this process may use; in
+        a job of Slurm the default is its ``--cpus-per-task``.
     members : int
         The cores of a slot: for the chains of a model, or for ``fork()`` and `sample` in `fit`. A
         worker of `on` uses the cores that it was given.
@@ -148,23 +149,26 @@ def map(
     place = Folder(folder, f"-{part}-of-{parts}" if parts > 1 else "")
     fresh = int(np.random.SeedSequence().generate_state(2, np.uint64)[0])
     entropy = place.entropy(asked, fresh, kwargs)
-    placed = list(_placed(found, packed, len(head)))
-    missing = place.missing({item.name: item.digest for item in placed})
-    left = [item for item in placed if item.name in missing]
+    digests = {name: digest_of(item) for name, item in found.items()}
+    missing = place.missing(digests)
+    packed = {name: data for name, data in packed.items() if name in missing}
+    left = list(_placed(digests, packed, len(head)))
     place.warn_of_others()
     failed: Mapping[Hashable, str] = {}
     if left:
         data = b"".join([head, *packed.values()])
+        packed.clear()  # items of all processes are in memory once, beside those of the user
         with (
             Bar("fitting", len(left), progressbar) as bar,
             place.keeping(),
-            Record(place, bar, len(left) < len(placed)) as record,
+            Record(place, bar, len(left) < len(found)) as record,
         ):
             if where.pool is not None:
                 given = Job(data, len(head), where.members, entropy, where.limit)
                 PooledItems(left, given, where.pool, place, record).run()
             else:
                 with in_memory(data, "synk-items") as held, lifeline() as end:
+                    del data
                     own = where.members, entropy, str(place.path), where.log_dir
                     settings = Settings(held, len(head), end, *own)
                     slots = where.slots(len(left))
@@ -176,8 +180,8 @@ def map(
 
 
 def _placed(
-    items: Mapping[Hashable, object], packed: Mapping[Hashable, bytes], begin: int
+    digests: Mapping[Hashable, str], packed: Mapping[Hashable, bytes], begin: int
 ) -> Iterator[Item]:
     for name, data in packed.items():
-        yield Item(name, (begin, begin + len(data)), digest_of(items[name]))
+        yield Item(name, (begin, begin + len(data)), digests[name])
         begin += len(data)

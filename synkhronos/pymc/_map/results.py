@@ -14,7 +14,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from synkhronos._errors import InputError, SynkhronosError, printable
+from synkhronos._checks import shown
+from synkhronos._errors import InputError, InputTypeError, SynkhronosError, printable
 from synkhronos._host import files
 from synkhronos._transport.serialization import pack_graph, unpack_graph
 from synkhronos.pymc._map.digests import digest
@@ -34,7 +35,7 @@ class Folder:
 
     Raises
     ------
-    InputError, BackendMissing
+    InputError, InputTypeError, BackendMissing
         There can be none, or another user may write to it.
     """
 
@@ -266,7 +267,20 @@ def write_result(folder: str | Path, name: Hashable, packed: bytes, lasting: boo
 
 
 def _store_of(given: str | os.PathLike[str] | None) -> Store:
-    """The store that ``folder=`` names: a path, or an address of fsspec."""
+    """The store that ``folder=`` names: a path, or an address of fsspec.
+
+    Raises
+    ------
+    InputError, InputTypeError, BackendMissing
+        It is neither, or an address as a `pathlib.Path`; and see the stores.
+    """
+    if given is not None and not isinstance(given, str | os.PathLike):
+        raise InputTypeError(f"map: folder={shown(given)}: give a path, or an address as a text")
+    if isinstance(given, os.PathLike) and files.is_address(given):
+        raise InputError(
+            f"map: folder={str(given)!r}: a path has one slash where an address has two, and would "
+            'be a folder of this machine: give the address as a text, such as "s3://bucket/fits"'
+        )
     if isinstance(given, str):
         if given.startswith("file://"):
             return OwnFolder(given.removeprefix("file://"))
@@ -347,6 +361,12 @@ class Fits(Mapping[Hashable, Any]):
         if name not in self._names:
             raise KeyError(name)
         return self._folder.read(name)
+
+    def get(self, name: Hashable, default: Any = None) -> Any:
+        """The result of an item; the default for one that has failed, or that there is not."""
+        if name not in self:
+            return default
+        return self[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._names

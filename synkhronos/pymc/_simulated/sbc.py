@@ -89,8 +89,8 @@ def sbc(
     Notes
     -----
     Cost: prior draws in all cores, a copy of the model for each fit, and the fits. All simulated
-    data are in memory once. Ranks do not depend on the number of processes, or on `on`; those of
-    the first simulations do not depend on `num_simulations`.
+    data are in memory, as arrays and as items. Ranks do not depend on the number of processes, or
+    on `on`; those of the first simulations do not depend on `num_simulations`.
 
     Of draws that equal a parameter, as discrete ones may, a random number counts as below it.
 
