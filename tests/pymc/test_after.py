@@ -427,6 +427,7 @@ def test_a_line_tells_how_far_it_is(
     [
         ({"cores": 0}, "cores"),
         ({"store": 3}, "store=3"),
+        ({"store": "s3://bucket/x"}, r"store='s3://bucket/x': .* this is an address: give"),
         ({"random_seed": "a"}, "random_seed='a'"),
         ({"random_seed": -1}, "random_seed=-1"),
         ({"sample_dims": ["chain", "tree"]}, "no dimension 'tree'"),
@@ -513,6 +514,56 @@ def test_compare_takes_results_and_options_are_those_of_arviz() -> None:
         synk.pymc.loo(tree, var_name="n", log_jacobian=jacobian.rename(row="r"), **PLAIN)
 
 
+@pytest.mark.filterwarnings("ignore:.*[Pp]areto")
+def test_log_likelihoods_of_fewer_draws() -> None:
+    """Their number counts, as in ArviZ. What also takes draws of the posterior refuses them."""
+    model = several()
+    idata = draws_of(model, 2, 120)
+    _, tree = loo_of_arviz(idata, model, "n")
+    thinned = tree["log_likelihood"].to_dataset().isel(draw=slice(None, None, 4))
+    tree["log_likelihood"] = xr.DataTree(thinned)
+    expected = arviz_stats.loo(tree, True, "n")
+    found = synk.pymc.loo(tree, True, "n", **PLAIN)
+    for field in ("elpd", "se", "p", "good_k", "n_samples"):
+        assert np.isclose(getattr(found, field), getattr(expected, field), rtol=1e-10), field
+    xr.testing.assert_allclose(found.pareto_k, expected.pareto_k)
+    said = "the group log_likelihood has 60 draws, and the posterior has 240: give both of the"
+    for call in (
+        lambda: synk.pymc.loo(tree, True, "n", model=model, moment_match=True, **PLAIN),
+        lambda: synk.pymc.loo_subsample(tree, 5, True, "n", **PLAIN),
+    ):
+        with pytest.raises(InputError, match=said):
+            call()
+    tree["log_likelihood"] = xr.DataTree(thinned.isel(draw=slice(10)))
+    with pytest.raises(InputError, match="loo: 20 draws are too few"):
+        synk.pymc.loo(tree, True, "n", **PLAIN)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        synk.pymc.loo,
+        synk.pymc.compute_deterministics,
+        *thorough(synk.pymc.compute_log_likelihood, synk.pymc.compute_log_prior),
+    ],
+)
+def test_draws_of_another_shape(call: Callable[..., Any]) -> None:
+    """A function would read behind their end, and find some number there."""
+    with pm.Model() as model:
+        effects = pm.Normal("effects", shape=4)
+        pm.Deterministic("twice", 2 * effects)
+        pm.Normal("y", effects[np.array([0, 1, 2, 3, 3])], observed=np.zeros(5))
+    for shape, said in (((3,), "3"), ((), ""), ((4, 1), "4, 1")):
+        dims = ("chain", "draw", *"ij"[: len(shape)])
+        posterior = xr.Dataset({"effects": (dims, np.zeros((2, 30, *shape)))})
+        tree = xr.DataTree.from_dict({"posterior": posterior})
+        words = (
+            rf"a draw of effects has the shape \({said}\), and in the model it is \(4\): give the"
+        )
+        with pytest.raises(InputError, match=words):
+            call(tree, model=model, **PLAIN)
+
+
 @pytest.mark.parametrize(("make", "name"), [(several, "n"), (mixture, "y"), (groups, "y")])
 def test_some_rows_are_computed_from_these_rows(make: Callable[[], pm.Model], name: str) -> None:
     """No function is computed for all rows, and the numbers are those of the whole."""
@@ -573,6 +624,16 @@ def test_without_rows_there_is_no_loo(known: bool) -> None:
         tree = synk.pymc.compute_log_likelihood(tree, model=model, **PLAIN)
     with pytest.raises(InputError, match=r"loo: y has no rows: it has the shape \(0,\)"):
         synk.pymc.loo(tree, model=model, **PLAIN)
+
+
+def test_what_is_no_model() -> None:
+    """Bambi's class has the same name as PyMC's."""
+    tree = xr.DataTree.from_dict({"posterior": mu_of(np.zeros((4, 250)))})
+    with pytest.raises(InputTypeError, match=r"loo\(\) was given no model"):
+        synk.pymc.loo(tree, **PLAIN)
+    given: Any = type("Model", (), {"__module__": "bambi.models"})()
+    with pytest.raises(InputTypeError, match=r"found a model of Bambi <.*>: give its model"):
+        synk.pymc.loo(tree, model=given, **PLAIN)
 
 
 def mu_of(values: np.ndarray) -> xr.Dataset:

@@ -19,11 +19,14 @@ from arviz_stats.loo import SamplingWrapper
 from modes import FAST
 from scipy import stats
 from selection import thorough
+from threadpoolctl import threadpool_limits
 
 import synkhronos as synk
 from synkhronos._errors import InputError, InputTypeError, SynkhronosError
+from synkhronos._host.thread_pools import thread_pools
 from synkhronos._transport.serialization import pack_graph, unpack_graph
 from synkhronos.pymc._after import loo_rows
+from synkhronos.pymc._map import where
 from synkhronos.pymc._map.names import file_of
 from synkhronos.pymc._map.one_graph import one_graph
 from synkhronos.pymc._map.results import Fits, Folder, packed_result, write_result
@@ -210,6 +213,7 @@ def test_a_folder_without_fits_gets_them(
     saved = call(True)
     assert fitted == ["1", "2", "3"]
     assert saved.elpd == first.elpd
+    assert list(saved.fold_fits) == [1, 2, 3]  # as in ArviZ
     for kept in saved.fold_fits.values():
         assert kept["fit"]["posterior"].to_dataset().equals(without(kept["test_indices"]))
     (tmp_path / file_of("2")).unlink()
@@ -221,7 +225,9 @@ def test_a_folder_without_fits_gets_them(
     assert fitted == []
 
 
-@pytest.mark.parametrize("given", [{}, *thorough({"k_threshold": 0.2}, {"pointwise": False})])
+@pytest.mark.parametrize(
+    "given", [{}, *thorough({"k_threshold": 0.2}, {"pointwise": False}, {"k_threshold": -np.inf})]
+)
 def test_reloo_is_that_of_arviz(known: SimpleNamespace, made_up: Any, given: Any) -> None:
     plain = arviz_stats.loo(known.tree, pointwise=True)
     expected = arviz_stats.reloo(Wrapper(known), plain, **{"pointwise": True, **given})
@@ -395,6 +401,18 @@ def test_what_a_process_does(known: SimpleNamespace, monkeypatch: pytest.MonkeyP
     np.testing.assert_allclose(found.elpd_i, elpd, rtol=1e-12)
 
 
+def test_a_fit_has_one_thread_for_each_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of several threads have other bits, and the number of idle cores may differ."""
+
+    def threads(own: Any, item: Any, random_seed: int) -> Any:
+        return max(library.get_num_threads() for library in thread_pools())
+
+    monkeypatch.setattr(Refit, "found", threads)
+    with threadpool_limits(2):
+        assert threads(None, {}, 1) == 2
+        assert object.__new__(Refit)({}, 1) == 1
+
+
 def test_idle_cores_run_chains(known: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of this machine: a worker of a pool may have one core."""
     asked: list[Any] = []
@@ -404,13 +422,18 @@ def test_idle_cores_run_chains(known: SimpleNamespace, monkeypatch: pytest.Monke
         raise LookupError
 
     monkeypatch.setattr(fits_of_calls, "map_items", map_here)
-    monkeypatch.setattr(fits_of_calls, "available", lambda: range(8))
+    monkeypatch.setattr(where, "available", lambda: range(8))
     pool = ThreadPoolExecutor(1)
     for given in ({}, {"on": pool}, {"on": pool, "members": 3}):
         with pytest.raises(LookupError):
             synk.pymc.cross_validate(known.model, known.tree, k=2, **given, **PLAIN)
     assert [given["members"] for given in asked] == [2, 1, 3]
     assert [given.get("on") for given in asked] == [None, pool, pool]
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
+    for more in ({}, {"cores": 4}):
+        with pytest.raises(LookupError):
+            synk.pymc.cross_validate(known.model, known.tree, k=2, **more, **PLAIN)
+    assert [given["members"] for given in asked[3:]] == [1, 2]
 
 
 def test_an_array_is_refused(known: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -566,12 +589,20 @@ def moved() -> pm.Model:
         ("cross_validate", {"model": moved()}, "for the first draw are not those of the model"),
         ("cross_validate", {"var_name": "z"}, "var_name='z': the model has"),
         ("cross_validate", {"var_names": ["a"]}, "var_names= is not for fits without rows"),
+        ("cross_validate", {"return_inferencedata": False}, "return_inferencedata= is not for"),
+        ("reloo", {"loo_orig": None, "on": 3}, "on=3: give a Client of Dask"),
+        ("reloo", {"k_threshold": np.inf, "limit": -1}, "limit=-1"),
         ("cross_validate", {"cores": 0}, "cores=0"),
         ("cross_validate", {"on": 3}, "on=3: give a Client of Dask"),
         ("cross_validate", {"limit": -1}, "limit=-1"),
         ("lfo", {"random_seed": -1}, "random_seed=-1"),
         ("reloo", {"k_threshold": "high"}, "k_threshold='high'"),
         ("reloo", {"loo_orig": SimpleNamespace(elpd_i=None)}, "has no elpd_i and pareto_k"),
+        (
+            "reloo",
+            {"loo_orig": SimpleNamespace(elpd_i=0, pareto_k=0, subsample_size=3)},
+            "loo_orig is a result of loo_subsample, which has numbers of a part",
+        ),
         ("lfo", {"method": "fast"}, 'method=\'fast\': give "approx" or "exact"'),
         ("lfo", {"min_observations": 0}, "min_observations=0"),
         ("lfo", {"min_observations": 22, "forecast_horizon": 3}, "y has 24 times, which is fewer"),

@@ -51,10 +51,11 @@ class ComputeShare(Command):
         assert isinstance(work, Work)
         target = self.store or InMemory([member.view(ref) for ref in self.arrays])
         mine = share(work.parts, member.rank, member.size)
-        for done in work.compute(mine, target):
-            member.progress(done)
-            if member.stopping:
-                return
+        with ThreadLimits(1):  # sums of several threads have other bits
+            for done in work.compute(mine, target):
+                member.progress(done)
+                if member.stopping:
+                    return
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ class Division:
         task = group.start(ComputeShare(packed, refs, stored), self._what)
         theirs: int | None = None  # once they are done
         try:
-            with group.member.on_node.core_limit:
+            with ThreadLimits(1):
                 mine = share(self._work.parts, group.rank, group.size)
                 for done in self._work.compute(mine, target):
                     counted = sum(task.progress()) if theirs is None else theirs

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pymc as pm
-from pymc.model import modelcontext
 from pymc.pytensorf import resolve_backend_compile_kwargs
 from xarray import DataArray, DataTree
 
@@ -20,6 +20,8 @@ from synkhronos.pymc._after.loo_rows import LooRows
 from synkhronos.pymc._after.moments import Matching, good_k_of, match_moments
 from synkhronos.pymc._after.observed import (
     OfModel,
+    check_draws,
+    check_same_draws,
     computed,
     draws_of,
     efficiency_of,
@@ -107,11 +109,13 @@ def loo(
     Notes
     -----
     Cost: each log-likelihood once, and about 11 ns for each of them. Memory: 64 MB of
-    log-likelihoods in each process. The formulas are ArviZ's; see Vehtari et al., "Pareto
+    log-likelihoods in each process; more, if those of one row, with all of its columns, take more.
+    The formulas are ArviZ's; see Vehtari et al., "Pareto
     Smoothed Importance Sampling", JMLR 25(72), 2024.
 
     Where a model's operations are known to keep rows apart, a block costs its share of the
-    likelihood. Where they are not, each block computes all rows of such operations.
+    likelihood. Where they are not, each block computes all rows of such operations. ArviZ's
+    arguments log_lik_fn, log_weights, pareto_k and mixture are left out.
 
     Moment matching costs about 3 to 20 log-densities of each draw for each row with a large k. The
     rows are divided over the cores. Memory: some copies of the draws in each process. The method:
@@ -137,16 +141,21 @@ def loo(
     reff = or_none(check_number, "loo: reff", reff, most=math.inf, above=0)
     posterior = posterior_with_draws("loo", data)
     draws = draws_of(posterior)
-    reff = efficiency_of(posterior) if reff is None else reff
+    stored = None
+    if "log_likelihood" in data:
+        rows, stored = rows_of_group("loo", data["log_likelihood"].to_dataset(), var_name, 0)
+        if matching is not None:
+            check_same_draws("loo: moment_match", stored, draws)
+        draws = stored.draws  # as ArviZ: those of the log-likelihoods, which may be fewer
+        check_draws("loo", draws)
+    reff = efficiency_of(posterior, draws) if reff is None else reff
     tail = tail_of("loo", draws, reff)
     given = resolve_backend_compile_kwargs(backend, compile_kwargs)
-    rows: DataArray
     work: LooRows
-    if "log_likelihood" in data:
-        group = data["log_likelihood"].to_dataset()
-        rows, work = rows_of_group("loo", group, var_name, tail)
+    if stored is not None:
+        work = replace(stored, tail=tail)
     else:
-        own = OfModel("loo", modelcontext(model), var_name, posterior, given)
+        own = OfModel("loo", model_of(model, "loo"), var_name, posterior, given)
         rows, work = own.labels, own.rows(tail)
     jacobian = jacobian_of("loo", log_jacobian, rows)
     elpd, pareto_k, lppd = computed("loo", work, rows, cores, progressbar)
@@ -174,7 +183,7 @@ def _matching(
     """The options of moment matching, if it is asked for."""
     for name, flag in (("moment_match", asked), ("split", split), ("cov", covariances)):
         check_flag(f"loo: {name}", flag)
-    threshold = or_none(check_number, "loo: k_threshold", threshold)
+    threshold = or_none(check_number, "loo: k_threshold", threshold, -math.inf, math.inf)
     most = check_integer("loo: max_iters", most, 1)
     if asked and log_jacobian is not None:
         raise InputError(

@@ -52,18 +52,30 @@ def check_draws(what: str, draws: int) -> None:
         raise InputError(f"{what}: {draws} draws are too few: {_FEWEST} are needed")
 
 
+def check_same_draws(what: str, stored: StoredRows, draws: int) -> None:
+    """Raise if log-likelihoods that are known have another number of draws than the posterior."""
+    if stored.draws != draws:
+        raise InputError(
+            f"{what}: the group log_likelihood has {stored.draws} draws, and the posterior has "
+            f"{draws}: give both of the same draws, or leave log_likelihood out and give model="
+        )
+
+
 def draws_of(posterior: Dataset) -> int:
     """The number of draws of all chains."""
     return math.prod(posterior.sizes[dim] for dim in SAMPLE_DIMS)
 
 
-def efficiency_of(posterior: Dataset) -> float:
-    """The effective draws of a draw, averaged over all elements of all variables, as in ArviZ."""
+def efficiency_of(posterior: Dataset, draws: int | None = None) -> float:
+    """The effective draws of a draw, averaged over all elements of all variables, as in ArviZ.
+
+    `draws` is the number of those that are used, such as every fifth one. Default: all.
+    """
     if posterior.sizes["chain"] == 1:
         return 1.0
     ess = posterior.azstats.ess(method="mean")
     means = np.hstack([ess[v].values.ravel() for v in ess.data_vars]).mean()
-    return float(means / draws_of(posterior))
+    return float(means / (draws_of(posterior) if draws is None else draws))
 
 
 def tail_of(what: str, draws: int, efficiency: float) -> int:

@@ -66,11 +66,21 @@ class Points:
         return found.reshape((-1, *found.shape[len(self.sample_shape) :]))
 
     def inputs_of(self, function: Function, names: Sequence[str]) -> list[np.ndarray]:
-        """All values of the inputs of a function, which are variables of these names."""
+        """All values of the inputs of a function, which are variables of these names.
+
+        Raises
+        ------
+        InputError
+            A variable is not there, or has another shape: the function would not notice that.
+        """
         if missing := [name for name in names if name not in self._values]:
             raise InputError(f"the draws have no variable {missing[0]!r}: {sorted(self._values)}")
-        variables = function.maker.fgraph.inputs[: len(names)]
-        return [self.values(n, v.type.dtype) for n, v in zip(names, variables, strict=True)]
+        found = []
+        for name, variable in zip(names, function.maker.fgraph.inputs[: len(names)], strict=True):
+            values = self.values(name, variable.type.dtype)
+            _check_shape(name, values.shape[1:], variable.type.shape)
+            found.append(values)
+        return found
 
     def dataset(
         self, found: Mapping[str, np.ndarray], model: Model, sample_dims: Sequence[str]
@@ -89,3 +99,19 @@ class Points:
     def shaped(self, name: str) -> np.ndarray:
         """All values of a variable, of shape ``(*sample_shape, ...)``."""
         return np.asarray(self._values[name])
+
+
+def _check_shape(name: str, found: Sequence[int], wanted: Sequence[int | None]) -> None:
+    """Raise if a draw of a variable has not the shape of the model's, where that is known."""
+    same = len(found) == len(wanted) and all(
+        length in (None, own) for own, length in zip(found, wanted, strict=True)
+    )
+    if not same:
+        own, known = (
+            ", ".join("any" if length is None else str(length) for length in shape)
+            for shape in (found, wanted)
+        )
+        raise InputError(
+            f"a draw of {name} has the shape ({own}), and in the model it is ({known}): give the "
+            "model, with the data and coords, that the draws were made with"
+        )

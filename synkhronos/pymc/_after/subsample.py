@@ -20,6 +20,7 @@ from synkhronos.pymc._after.moments import good_k_of
 from synkhronos.pymc._after.observed import (
     OfModel,
     check_draws,
+    check_same_draws,
     computed,
     draws_of,
     efficiency_of,
@@ -109,8 +110,8 @@ def loo_subsample(
     Notes
     -----
     Cost: with "plpd" each log-likelihood of the sample, and one of each row; with "lpd" all of
-    them. Memory: 64 MB of log-likelihoods in each process. ArviZ's arguments log_p, log_q,
-    log_weights and log_lik_fn are left out.
+    them. Memory: 64 MB of log-likelihoods in each process, with "lpd" as for `loo`. ArviZ's
+    arguments log_p, log_q, log_weights and log_lik_fn, and ``thin="auto"``, are left out.
 
     See Magnusson, Andersen, Jonasson, Vehtari, "Bayesian Leave-One-Out Cross-Validation for Large
     Data", ICML 2019, and "Leave-One-Out Cross-Validation for Bayesian Model Comparison in Large
@@ -142,9 +143,7 @@ def loo_subsample(
     posterior = whole.isel(draw=every)
     draws = draws_of(posterior)
     check_draws(_WHAT, draws)
-    if reff is None:  # as ArviZ: effective draws of all, for each draw that is used
-        several = whole.sizes["chain"] > 1
-        reff = efficiency_of(whole) * draws_of(whole) / draws if several else 1.0
+    reff = efficiency_of(whole, draws) if reff is None else reff
     tail = tail_of(_WHAT, draws, reff)
     stored = None
     own = None
@@ -155,6 +154,7 @@ def loo_subsample(
     if "log_likelihood" in data:
         group = data["log_likelihood"].to_dataset().isel(draw=every)
         rows, stored = rows_of_group(_WHAT, group, var_name if own is None else own.name, tail)
+        check_same_draws(_WHAT, stored, draws)
     numbers = _numbers(rows.size, asked, seed)
     sample = _sample(stored, own, posterior, numbers, tail)
     jacobian = np.broadcast_to(jacobian_of(_WHAT, log_jacobian, rows), rows.shape).reshape(-1)

@@ -24,8 +24,11 @@ def model_of(model: Model | None, what: str = "parallel") -> Model:
     if not isinstance(model, BaseModel):
         count = "draws" if what == "sample" else "members"
         also = f", as in {what}(model, {count}={model})" if isinstance(model, int) else ""
+        of_bambi = type(model).__module__.partition(".")[0] == "bambi"
+        then = ": give its model.backend.model, after model.build()" if of_bambi else ""
+        found = "a model of Bambi" if of_bambi else type(model).__name__
         raise InputTypeError(
-            f"{what} takes a pymc.Model first{also}; found {type(model).__name__} {shown(model)}"
+            f"{what} takes a pymc.Model first{also}; found {found} {shown(model)}{then}"
         )
     return model.root
 

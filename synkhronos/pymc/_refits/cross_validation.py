@@ -61,8 +61,9 @@ def cross_validate(
     var_name : str, optional
         The observed variable; needed if there are several. The others stay in all fits.
     save_fits : bool
-        Whether the result has ``fold_fits``: the draws of each fold, in memory. Folds that
-        ``folder`` has without draws are fitted again, with the same numbers.
+        Whether the result has ``fold_fits``: the draws of each fold, in memory, by the number of
+        the fold as in ArviZ, or by the value of `by` as a text. Folds that ``folder`` has without
+        draws are fitted again, with the same numbers.
     seed : int or None
         Of the folds that are drawn at random. Folds of one seed are those of ArviZ.
     backend, compile_kwargs
@@ -127,7 +128,10 @@ def cross_validate(
         elpd[own] = found[name]["elpd"]
     p = fits.log_means() - elpd
     kept = (
-        {name: {"fit": found[name]["fit"], "test_indices": own} for name, own in places.items()}
+        {
+            name if by is not None else int(name): {"fit": found[name]["fit"], "test_indices": own}
+            for name, own in places.items()
+        }
         if save_fits
         else None
     )

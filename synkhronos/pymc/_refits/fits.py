@@ -14,7 +14,6 @@ from xarray import DataArray, DataTree
 
 from synkhronos._checks import check_integer, or_none
 from synkhronos._errors import InputError, SynkhronosError
-from synkhronos._host.cores import available
 from synkhronos._host.launch_settings import launch_settings
 from synkhronos.pymc._after.division import checked
 from synkhronos.pymc._after.loo_rows import LooRows
@@ -29,10 +28,11 @@ from synkhronos.pymc._density.adaptation import check_adaptation
 from synkhronos.pymc._map.digests import digest_of
 from synkhronos.pymc._map.mapped import map as map_items
 from synkhronos.pymc._map.results import Fits, Folder, forget
-from synkhronos.pymc._map.where import where_of
+from synkhronos.pymc._map.where import own_cores, where_of
 from synkhronos.pymc._refits.refit import Refit
 from synkhronos.pymc._refits.weighted import weighted
 
+FITS = "fits without rows"  # in messages
 _NAMED = 5  # fits in a message
 _OF_MAP = frozenset(
     name
@@ -66,7 +66,7 @@ class Refits:
     ) -> None:
         self._what, self._model = what, model
         self._cores = checked(what, options.get("cores"), options.get("progressbar", True))
-        self._of_map, own = options_of(what, options, "fits without rows")
+        self._of_map, own = options_of(what, options, FITS)
         self.posterior = posterior_with_draws(what, data)
         self.draws = draws_of(self.posterior)
         sizes = self.posterior.sizes
@@ -141,7 +141,7 @@ class Refits:
         """The cores of a fit: idle ones run its chains, but a worker of a pool may have one."""
         if self._of_map.get("on") is not None:
             return 1
-        there = min(self._cores or len(available()), len(available()))
+        there = own_cores(self._cores)
         return max(1, min(int(self._arguments["chains"]), there // fits))
 
     def _digest(self) -> str:
@@ -164,7 +164,7 @@ def options_of(
     """
     of_map = {name: value for name, value in options.items() if name in _OF_MAP}
     own = {name: value for name, value in options.items() if name not in _OF_MAP}
-    for name in ("model", "var_names", "idata_kwargs"):
+    for name in ("model", "var_names", "idata_kwargs", "return_inferencedata"):
         if name in own:
             raise InputError(f"{what}: {name}= is not for {fits}: leave it out")
     check_adaptation(own.get("adaptation"), {**own})

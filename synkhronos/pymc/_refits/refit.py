@@ -9,6 +9,7 @@ import numpy as np
 import pymc as pm
 from xarray import DataTree
 
+from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos.pymc._after.loo_rows import ChosenRows, log_means
 from synkhronos.pymc._after.moments import smoothed
 from synkhronos.pymc._after.observed import RowFunction, draws_of, efficiency_of
@@ -38,12 +39,17 @@ class Refit:
         self._sampled: Sampled | None = None
 
     def __call__(self, item: Mapping[str, Any], random_seed: int) -> dict[str, Any]:
+        """The result of an item, whose bits do not depend on the number of cores."""
+        with ThreadLimits(1):  # each core has a chain; sums of several threads have other bits
+            return self.found(item, random_seed)
+
+    def found(self, item: Mapping[str, Any], random_seed: int) -> dict[str, Any]:
         """The logs of mean likelihoods, how many draws diverged, and the draws if they are kept."""
         fit = self.fitted(item["out"], random_seed)
         work = self._rows.at(fit["posterior"].to_dataset(), item["scored"])
-        found = joint(work) if item["together"] else each(work)
+        elpd = joint(work) if item["together"] else each(work)
         kept = {"fit": fit} if self._keeps else {}
-        return {"elpd": found, "diverged": diverged(fit), **kept}
+        return {"elpd": elpd, "diverged": diverged(fit), **kept}
 
     def fitted(self, out: np.ndarray, random_seed: int) -> DataTree:
         """The draws of a fit without log-likelihoods with these numbers."""
@@ -67,7 +73,7 @@ class Carried(Refit):
     weights for the times that it has not seen. If their Pareto k is too large, a new fit follows.
     """
 
-    def __call__(self, item: Mapping[str, Any], random_seed: int) -> dict[str, Any]:
+    def found(self, item: Mapping[str, Any], random_seed: int) -> dict[str, Any]:
         """For each time: the log predictive density of what follows, and k; new fits."""
         times, horizon = item["times"], item["horizon"]
         origins = range(item["first"], times - horizon + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 from typing import Any
 
@@ -16,7 +17,7 @@ from synkhronos.pymc._after.labels import in_order
 from synkhronos.pymc._after.loo import loo
 from synkhronos.pymc._after.moments import good_k_of
 from synkhronos.pymc._reading.models import model_of
-from synkhronos.pymc._refits.fits import Refits
+from synkhronos.pymc._refits.fits import FITS, Refits, options_of
 
 
 def reloo(
@@ -46,7 +47,8 @@ def reloo(
     var_name : str, optional
         The observed variable; needed if there are several. The others stay in all fits.
     k_threshold : float, optional
-        The Pareto k above which a row is left out. Default: ArviZ's ``good_k``.
+        The Pareto k above which a row is left out. Default: ArviZ's ``good_k``. ``-np.inf``: each
+        row has a fit.
     pointwise : bool, optional
         Whether the result has numbers of each row. Default: ArviZ's ``rcParams``.
     model : pymc.Model, optional
@@ -65,7 +67,7 @@ def reloo(
     Raises
     ------
     InputError, InputTypeError
-        An argument is not possible, `loo_orig` has no numbers of rows or other rows, there are
+        An argument is not possible, `loo_orig` has no numbers of all rows or other rows, there are
         fewer than 25 draws, or the log-likelihoods in `data` are not those of the model. Nothing
         was fitted.
     SynkhronosError
@@ -93,8 +95,9 @@ def reloo(
         left = (first.pareto_k > first.good_k).sum().item()    # fits that follow
         found = synk.pymc.reloo(idata, first, model=model, random_seed=1)
     """
-    threshold = or_none(check_number, "reloo: k_threshold", k_threshold)
+    threshold = or_none(check_number, "reloo: k_threshold", k_threshold, -math.inf, math.inf)
     model = model_of(model, "reloo")
+    options_of("reloo", kwargs, FITS)  # before rows are computed, which may take long
     compilation = {"backend": backend, "compile_kwargs": compile_kwargs}
     if loo_orig is None:
         shared = {k: kwargs[k] for k in ("cores", "progressbar") if k in kwargs}
@@ -103,6 +106,11 @@ def reloo(
     if elpd_i is None or pareto_k is None:
         raise InputError(
             "reloo: loo_orig has no elpd_i and pareto_k: give a result of loo with pointwise=True"
+        )
+    if getattr(loo_orig, "subsample_size", None) is not None:
+        raise InputError(
+            "reloo: loo_orig is a result of loo_subsample, which has numbers of a part of the "
+            "rows: give a result of loo"
         )
     most = good_k_of(int(loo_orig.n_samples)) if threshold is None else threshold
     found = deepcopy(loo_orig)
