@@ -462,9 +462,9 @@ def gradient_cells(result: Result) -> list[str]:
     if plain is None:
         return [""] * len(GRADIENT)
     if result["outcome"] == "refused":
-        return [figures(plain), figures(best), figures(plain), figures(best), "1.00"]
+        return [figures(plain), figures(best), figures(plain), figures(best), "1.000"]
     shown = [plain, best, result["divided us"], result["divided best"]]
-    return [*map(figures, shown), f"{result['times']:.2f}"]
+    return [*map(figures, shown), f"{result['times']:.3f}"]
 
 
 def seconds_cell(result: Result | None) -> str:

@@ -87,7 +87,7 @@ def test_the_table_and_its_numbers(bench: ModuleType, found: list[Any]) -> None:
         "far out, one has no number: x40: value nan for 2; x300: gradient not finite",
         "not built: ImportError: no data",
     ]
-    assert [row["times"] for row in rows] == ["4.00", "1.00", "0.80", ""]
+    assert [row["times"] for row in rows] == ["4.000", "1.000", "0.800", ""]
     assert [rows[0][f"{who}, again"] for who in (bench.PLAIN, bench.OURS)] == ["4", "2"]
     assert (rows[0][bench.STAN], rows[0][f"whole {bench.OURS}, first"]) == ("3", "123")
     assert rows[0][f"errors {bench.OURS}"] == "2.3"
