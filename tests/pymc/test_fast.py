@@ -132,7 +132,7 @@ def test_a_copy_checks_no_parameters_if_the_model_does_not(copied: Any) -> None:
     """Shares that do not add up to 1, which PyMC takes then; its own copies would refuse them."""
     with pm.Model(name="m", check_bounds=False) as model:
         share = pm.Gamma("share", 2, 2, shape=3)
-        pm.Categorical("y", p=share, observed=np.arange(400) % 3)
+        pm.Categorical("y", p=share, observed=np.arange(3000) % 3)
     copy = copied(model)
     assert copy.logp.reading.names == ["m::y"]
     assert (copy.name, copy.check_bounds) == ("m", False)
