@@ -295,6 +295,46 @@ def test_checks_of_parameters_below_other_functions(term: Callable[..., object])
             np.testing.assert_allclose(other, value, rtol=1e-10)
 
 
+def with_outliers(rows: int = 400) -> pm.Model:
+    """The bounds of the second component, and the scale of the first one, may be impossible."""
+    with pm.Model() as model:
+        low, high = pm.Normal("low", -9), pm.Normal("high", 9)
+        first = pm.Normal.dist(pm.Normal("mu"), pm.HalfNormal("sigma"))
+        second = pm.Uniform.dist(low, high)
+        pm.Mixture("y", [0.9, 0.1], [first, second], observed=np.linspace(-1, 1, rows))
+    return model
+
+
+IMPOSSIBLE = {
+    "bounds": {"low": 3.0, "high": -3.0},
+    "a scale of 0": {"sigma_log__": -800.0},
+    "both": {"low": 3.0, "high": -3.0, "sigma_log__": -800.0},
+    "none": {},
+}
+
+
+@pytest.mark.parametrize("faster", [True, *thorough(False)])
+def test_a_component_with_impossible_parameters_is_left_out(faster: bool) -> None:
+    """PyMC gives it no probability. So the mixture has that of the others."""
+    model = with_outliers()
+    start = model.initial_point()
+    at = [start | {k: np.array(v) for k, v in each.items()} for each in IMPOSSIBLE.values()]
+    plain = evaluated(model, at)
+    assert [bool(np.isfinite(value)) for value, _ in plain] == [True, True, False, True]
+    if faster:
+        copy = synk.pymc.fast(model)
+        assert copy.logp.reading.names == ["y"]
+        found = evaluated(copy, at)
+    else:
+        with synk.pymc.parallel(model, members=2) as parallel:
+            assert parallel.names == ["y"]
+            found = evaluated(model, at)
+    for (value, slope), (other, other_slope) in zip(plain, found, strict=True):
+        np.testing.assert_allclose(other, value, rtol=1e-10)
+        known = np.isfinite(slope)  # by a scale of 0 PyMC has no gradient
+        np.testing.assert_allclose(other_slope[known], slope[known], rtol=1e-8, atol=1e-9)
+
+
 def both() -> pm.Model:
     """An observed variable, and a Potential of as many rows with a part that stays."""
     with pm.Model() as model:

@@ -107,12 +107,13 @@ def read(
         replace(factor, graph=graph)
         for factor, graph in zip(factors, stable([f.graph for f in factors]), strict=True)
     ]
-    terms, rests = _large_enough(_found(factors, facts, dim, stays))
+    found = _found(factors, facts, dim, stays)
+    terms, rests = _large_enough(found)
     if not terms:
         raise InputError(_nothing(model, dim, [rv.name for rv in observed], stays))
     reading = Reading(
         groups=read_rows(terms, facts),
-        factors=graphs | {f.name: f.graph for f in factors if f.name in {t.name for t in terms}},
+        factors=graphs | {f.name: f.graph for f, _ in found if f.name in {t.name for t in terms}},
         rests=rests,
         stays=stays,
         data={rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs},
@@ -219,8 +220,15 @@ def _found(
         with _kept(stays, factor.name, raises=dim is not None and factor.data is not None):
             terms = finder.terms_of(factor, summands[factor.name])
             if terms is not None:
-                found.append((factor, terms))
+                found.append((_as_read(factor, terms), terms))
     return found
+
+
+def _as_read(factor: Factor, found: Found) -> Factor:
+    """The log-density as it was read, if it is one term: some of its checks may be choices."""
+    (summand, term), *others = found
+    whole = term is not None and summand.value is term.variable and not others
+    return replace(factor, graph=summand.value) if whole else factor
 
 
 @contextlib.contextmanager

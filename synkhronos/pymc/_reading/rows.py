@@ -183,9 +183,9 @@ class Reader:
             node = variable.owner
             if node is None or not isinstance(node.op, CheckAndRaise):
                 continue
-            for condition in itertools.chain.from_iterable(map(_all_of, node.inputs[1:])):
+            for condition in itertools.chain.from_iterable(map(all_of, node.inputs[1:])):
                 bare = without_checks(condition)
-                if _always(bare):
+                if always(bare):
                     refuses_nan = True
                 elif not isinstance(bare, Constant):
                     found[bare, self._axis_of(bare)] = None
@@ -638,7 +638,7 @@ def without_checks(variable: Variable) -> TensorVariable:
     return variable
 
 
-def _all_of(condition: Variable) -> list[Variable]:
+def all_of(condition: Variable) -> list[Variable]:
     """The tensors whose elements all have to be true for a condition to hold."""
     found, stack = [], [condition]
     while stack:
@@ -653,7 +653,7 @@ def _all_of(condition: Variable) -> list[Variable]:
     return found
 
 
-def _always(condition: Variable) -> bool:
+def always(condition: Variable) -> bool:
     """Whether a condition holds for every number, such as 0 <= sigmoid(x).
 
     It does not hold for nan, which shows in the log-density.

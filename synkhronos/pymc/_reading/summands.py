@@ -25,6 +25,7 @@ from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.shape import Reshape, SpecifyShape
 
 from synkhronos._errors import InputError
+from synkhronos.pymc._reading.rows import all_of, always, without_checks
 
 _Wrap = Callable[
     [TensorVariable], TensorVariable
@@ -166,11 +167,44 @@ def with_exact_checks(array: TensorVariable) -> TensorVariable:
     InputError
         A check that raises an error instead.
     """
-    checks = {v for v in ancestors([array]) if v.owner and isinstance(v.owner.op, CheckAndRaise)}
+    checks = checks_in(array)
     for variable in checks:
-        op = variable.owner.op
-        if not (isinstance(op, CheckParameterValue) and op.can_be_replaced_by_ninf):
-            raise InputError(f"it raises an error if a condition fails ({op})")
+        if not _gives_ninf(variable):
+            raise InputError(f"it raises an error if a condition fails ({variable.owner.op})")
+    return _with_choices(array, checks)
+
+
+def with_exact_checks_without_rows(
+    array: TensorVariable, has_rows: Callable[[Variable], bool]
+) -> TensorVariable:
+    """The same for checks none of whose conditions has rows; the others stay.
+
+    So a component of a mixture is left out where one of its parameters is not possible. A member
+    cannot look at a condition on the rows of others. `has_rows` is asked of arrays whose elements
+    all have to be true.
+    """
+    chosen = set()
+    for variable in filter(_gives_ninf, checks_in(array)):
+        every = [c for given in variable.owner.inputs[1:] for c in all_of(given)]
+        conditions = [without_checks(condition) for condition in every]
+        can_fail = [c for c in conditions if not isinstance(c, Constant) and not always(c)]
+        if can_fail and not any(map(has_rows, conditions)):
+            chosen.add(variable)
+    return _with_choices(array, chosen)
+
+
+def checks_in(array: TensorVariable) -> set[Variable]:
+    """The variables in a graph that are checked."""
+    return {v for v in ancestors([array]) if v.owner and isinstance(v.owner.op, CheckAndRaise)}
+
+
+def _gives_ninf(check: Variable) -> bool:
+    op = check.owner.op
+    return isinstance(op, CheckParameterValue) and op.can_be_replaced_by_ninf
+
+
+def _with_choices(array: TensorVariable, checks: set[Variable]) -> TensorVariable:
+    """The array with these checks as choices, but those whose value is added to others."""
     inside = checks & set(ancestors(_not_added(array)))
     if not inside:
         return array

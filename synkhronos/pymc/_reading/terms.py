@@ -27,7 +27,12 @@ from synkhronos._errors import InputError
 from synkhronos._proofs.walk import name_of
 from synkhronos.pymc._reading.facts import Facts, Lengths
 from synkhronos.pymc._reading.rows import Reader, RowReading, Term
-from synkhronos.pymc._reading.summands import Summand, rebuilt, with_exact_checks
+from synkhronos.pymc._reading.summands import (
+    Summand,
+    rebuilt,
+    with_exact_checks,
+    with_exact_checks_without_rows,
+)
 
 log = logging.getLogger("synkhronos")
 
@@ -88,8 +93,10 @@ class Finder:
             axes = [a for a in longest_first if found[a] > 1 and found[a] in data]
             by_row = max(found, default=1) > 1 and max(found) in data
         if by_row:
-            whole = found[axes[0]] > 1
-            return [(summands[0], self._along(factor, axes))] if whole else None
+            if found[axes[0]] == 1:
+                return None
+            term = self._along(factor, axes)
+            return [(Summand(term.variable), term)]
         chosen = self._apart(factor, summands, rows)
         if all(term is None for _, term in chosen):
             how = f"along {self._dim!r}" if self._dim else "by row"
@@ -100,7 +107,8 @@ class Finder:
         """The term along the first of these axes whose entries are computed apart."""
         reasons: list[InputError] = []
         for axis in axes:
-            term = Term(factor.name, factor.graph, axis, self._facts.shapes[factor.graph][axis])
+            rows = self._facts.shapes[factor.graph][axis]
+            term = self._exact_but_rows(Term(factor.name, factor.graph, axis, rows))
             try:
                 self._read(term, factor)
             except InputError as exc:
@@ -175,6 +183,19 @@ class Finder:
         if not self._facts.checked:
             return term
         exact = with_exact_checks(term.variable)
+        if exact is term.variable:
+            return term
+        self._facts.note({term.name: [exact]})
+        return replace(term, variable=exact)
+
+    def _exact_but_rows(self, term: Term) -> Term:
+        """The term with checks as choices where they have to be, and no row decides."""
+        if not self._facts.checked:
+            return term
+        shapes = self._facts.shapes
+        exact = with_exact_checks_without_rows(
+            term.variable, lambda condition: term.rows in shapes.get(condition, ())
+        )
         if exact is term.variable:
             return term
         self._facts.note({term.name: [exact]})
