@@ -152,6 +152,54 @@ def test_an_index_is_set_before_the_longer_table_that_it_chooses_from() -> None:
         assert found({"a": 0.3}) == pytest.approx(plain({"a": 0.3}), rel=1e-13)
 
 
+def of_dims(groups: int, features: int, rows: int, seed: int) -> tuple[dict[str, Any], Arrays]:
+    """Coordinates and data of the model below."""
+    r = np.random.default_rng(seed)
+    coords = {"group": range(groups), "feature": range(features), "row": range(rows)}
+    return coords, {
+        "of": r.integers(0, groups, rows),
+        "at": r.integers(0, groups, rows) - groups,
+        "x": r.normal(size=(rows, features)),
+        "count": r.poisson(2, rows),
+        "response": r.normal(size=rows),
+        "tails": r.normal(size=rows),
+    }
+
+
+def with_dims() -> pm.Model:
+    """Shapes of parameters follow the dims: effects less their mean, a table, a regression."""
+    coords, data = of_dims(4, 3, 200, 0)
+    with pm.Model(coords={k: v for k, v in coords.items() if k == "group"}) as model:
+        dims = {"x": ("row", "feature")}
+        d = {k: pm.Data(k, v, dims=dims.get(k, "row")) for k, v in data.items()}
+        effect = pm.Normal("effect", dims="group")
+        table = pm.Normal("table", dims=("group", "feature"))
+        slope = pm.Normal("slope", dims="feature")
+        pm.Poisson("y", pm.math.exp(effect - effect.mean())[d["of"]], observed=d["count"])
+        fitted = pm.math.dot(d["x"], slope) + table[d["of"], 0 * d["at"] - 1] + effect[d["at"]]
+        pm.Normal("z", fitted, 0.5, observed=d["response"])
+        pm.StudentT("t", nu=3, mu=effect[d["of"]] * slope.sum(), observed=d["tails"])
+    return model
+
+
+def test_shapes_of_parameters_follow_dims_that_are_set() -> None:
+    model = with_dims()
+    faster = synk.pymc.fast(model)
+    forms = {type(part.form).__name__ for part in Likelihood(read(model)).parts}
+    assert {"SumsByGroup", "QuadraticForm"} <= forms
+    plain, found = compiled(model), compiled(faster)
+    for seed, (groups, features, rows) in enumerate([(4, 3, 150), (6, 5, 250), (2, 1, 120)]):
+        coords, data = of_dims(groups, features, rows, seed)
+        for each in (model, faster):
+            each.set_dim("group", groups, coord_values=coords["group"])
+            with each:
+                pm.set_data(data)
+        for at in points(model, 2):
+            (value, slope), (other, other_slope) = plain(at), found(at)
+            assert other == pytest.approx(value, rel=1e-10)
+            np.testing.assert_allclose(other_slope, slope, rtol=1e-8, atol=1e-9)
+
+
 def test_the_same_data_of_two_variables_cannot_be_copied() -> None:
     """A limit of PyMC, whose own copies fail, too."""
     with pm.Model() as model:

@@ -28,7 +28,7 @@ from pytensor.tensor import TensorVariable
 from synkhronos._compiling.python_function import PythonFunction
 from synkhronos._compiling.vectorised.tails import expanded
 from synkhronos._errors import InputError
-from synkhronos.pymc._reading.facts import Place, Point, is_smooth
+from synkhronos.pymc._reading.facts import Place, Shapes, Start, is_smooth
 from synkhronos.pymc._reading.reading import Reading
 from synkhronos.pymc._reading.rewrites import (
     Hoisted,
@@ -60,22 +60,29 @@ class ThetaSlice:
 class Values:
     """Data of a model as arrays."""
 
-    def __init__(self, variables: Sequence[Variable], point: Point) -> None:
+    def __init__(self, variables: Sequence[Variable], start: Start) -> None:
         self._variables = list(variables)
-        self._point = point  # values of free variables: data may depend on their shapes
+        self._start = start  # values of free variables: data may depend on their shapes
+        free = set(start.point) if start.can_change else set()
+        # of each array, whether it depends on shapes that can change
+        self._of_shapes = [not free.isdisjoint(ancestors([v])) for v in self._variables]
         # the shared variables that the data depend on
         self.shareds = _shareds(self._variables)
+        if any(self._of_shapes):
+            self.shareds += start.shareds
         derived = [v for v in self._variables if v.owner is not None]
-        self._derived = PythonFunction(list(point), derived)
+        self._derived = PythonFunction(list(start.point), derived)
 
     @property
     def settable(self) -> list[bool]:
-        """Of each array, whether it depends on data that the user can set."""
-        return [bool(_shareds([v])) for v in self._variables]
+        """Of each array, whether it depends on data, or lengths of dims, that the user can set."""
+        pairs = zip(self._variables, self._of_shapes, strict=True)
+        return [of_shapes or bool(_shareds([v])) for v, of_shapes in pairs]
 
     def arrays(self) -> list[np.ndarray]:
         """The current values."""
-        computed = iter(self._derived(*self._point.values()))
+        point = self._start.now() if any(self._of_shapes) else self._start.point
+        computed = iter(self._derived(*point.values()))
         return [
             np.asarray(next(computed) if v.owner is not None else _value(v))
             for v in self._variables
@@ -93,20 +100,26 @@ def _value(leaf: Variable) -> object:
 class RowData:
     """The data of terms with the same rows."""
 
-    def __init__(self, group: RowReading, point: Point) -> None:
+    def __init__(self, group: RowReading, start: Start) -> None:
         self._names, free = group.names, group.facts.free
         found = {p: v for p, v in group.sources.items() if p[0] not in free}
         # data that have rows, which come first, and data that each row needs whole; each with its
         # placeholder
         self.rowed = {_leading(p): v for p, v in found.items() if p[1] is not None}
         self.whole = {p[0]: v for p, v in found.items() if p[1] is None}
-        self._rowed = Values(list(self.rowed), point)
-        self._whole = Values(list(self.whole), point)
+        self._rowed = Values(list(self.rowed), start)
+        self._whole = Values(list(self.whole), start)
+        self._start = start
 
     @property
     def shareds(self) -> list[SharedVariable]:
         """The shared variables of the model's data, which the user can set."""
         return [*self._rowed.shareds, *self._whole.shareds]
+
+    @property
+    def of_shapes(self) -> list[SharedVariable]:
+        """The shared variables that the shapes of parameters depend on."""
+        return self._start.shareds
 
     @property
     def settable(self) -> tuple[list[bool], list[bool]]:
@@ -199,8 +212,17 @@ class DividedTerms:
 
     @property
     def shareds(self) -> list[SharedVariable]:
-        """The shared variables of the model's data, which the user can set."""
-        return self._data.shareds
+        """The shared variables of the model's data, which the user can set.
+
+        Forms also depend on the shapes of parameters.
+        """
+        found = self._data.shareds
+        return [*found, *self._data.of_shapes] if found and self.form.described else found
+
+    @property
+    def of_shapes(self) -> list[SharedVariable]:
+        """The shared variables that shapes of parameters depend on: lengths of dims, and data."""
+        return self._data.of_shapes
 
     @property
     def settable(self) -> list[bool]:
@@ -326,12 +348,12 @@ _Formed = tuple[RowReading, RowData, Form]
 
 def _formed(reading: Reading, repeated: bool) -> Iterator[_Formed]:
     """The terms in the forms that cost least; apart from one another where that costs less."""
-    point = reading.facts.start()
+    start = Start(reading.facts)
     for group in reading.groups:
-        together = _form_of(group, point, repeated)
+        together = _form_of(group, start, repeated)
         rows = together[-1].cost
         if repeated and len(group.terms) > 1 and rows > LEAST_ROWS:
-            apart = [_form_of(alone, point, repeated) for alone in group.apart]
+            apart = [_form_of(alone, start, repeated) for alone in group.apart]
             if any(form.described for *_, form in apart):
                 cost = sum(form.cost * len(alone.terms) for alone, _, form in apart)
                 if cost * GAIN <= rows * len(group.terms):
@@ -340,8 +362,8 @@ def _formed(reading: Reading, repeated: bool) -> Iterator[_Formed]:
         yield together
 
 
-def _form_of(group: RowReading, point: Point, repeated: bool) -> _Formed:
-    data, free = RowData(group, point), group.facts.free
+def _form_of(group: RowReading, start: Start, repeated: bool) -> _Formed:
+    data, free = RowData(group, start), group.facts.free
     rowed, whole = list(data.rowed.values()), list(data.whole.values())
     places = {v: p for p, v in group.sources.items() if p[0] in free}
     if not repeated or group.has_latents:
@@ -355,7 +377,8 @@ def _form_of(group: RowReading, point: Point, repeated: bool) -> _Formed:
         group.holds,
         rowed,
         whole,
-        {v: group.facts.shapes.get(p[0], ()) for v, p in places.items()},
+        list(places),
+        Shapes([variable for variable, _ in places.values()], group.facts, start),
         *data.arrays(),
     )
     return group, data, cheapest(rows)

@@ -38,6 +38,8 @@ class DataInGraph:
         self._parts = likelihood.parts
         self._orders = [_orders(part) for part in self._parts]
         self._refused: Container | None = None  # data with an index that chooses no element
+        of_shapes = [v for part in self._parts for v in part.of_shapes]
+        self._dims = {v.container for v in of_shapes if not v.type.ndim}  # lengths of dims
         shared = settable and any(part.shareds for part in self._parts)
         # a factor of the log-density: 1, or NaN as long as data do not fit together, as while one
         # after another gets another number of rows. None if no data can be set
@@ -62,7 +64,7 @@ class DataInGraph:
         """Compute them anew, since the data in a container were set.
 
         An index that was refused is refused once: data that are set before it is set anew are not
-        at fault.
+        at fault. Neither is a dim that gets shorter before its index.
 
         Raises
         ------
@@ -79,7 +81,7 @@ class DataInGraph:
             log.debug("the log-density is NaN until data fit together: %s", exc)
             return
         except IndexError:
-            if self._refused not in (None, changed):
+            if self._refused not in (None, changed) or changed in self._dims:
                 return
             self._refused = changed
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytensor.tensor as pt
@@ -27,6 +27,8 @@ class Block:
     # by row, the number of the coefficient; None if the row has a number for each of them
     index: Tensor
     factor: Tensor  # by row, what the coefficient is multiplied by, or the row of a matrix
+    # the placeholders in the index of lengths that can change, with these lengths
+    lengths: tuple[tuple[Tensor, Tensor], ...] = ()
 
 
 @dataclass
@@ -42,14 +44,9 @@ class Affine:
         if data is not None:
             data = _double(data)
             offsets = [v * data for v in offsets]
-            blocks = [
-                Block(b.coefficients, b.length, b.index, b.factor * _as_column(data, b.factor))
-                for b in blocks
-            ]
+            blocks = [replace(b, factor=b.factor * _as_column(data, b.factor)) for b in blocks]
         if parameter is not None:
-            scaled = [
-                Block(b.coefficients * parameter, b.length, b.index, b.factor) for b in blocks
-            ]
+            scaled = [replace(b, coefficients=b.coefficients * parameter) for b in blocks]
             blocks = scaled + [Block(_vector(parameter), 1, None, _matrix(v)) for v in offsets]
             offsets = []
         return Affine(blocks, offsets)
@@ -134,13 +131,16 @@ class _Reader:
             return None
         if any(v.type.dtype == "bool" for v in indices):
             return None
-        shape = self._shape(array)
-        index = pt.constant(0, dtype="int64")
-        for v, n in zip(indices, shape, strict=True):
+        index, lengths = pt.constant(0, dtype="int64"), []
+        for axis, v in enumerate(indices):
+            n = array.type.shape[axis]
+            if n is None:
+                n = pt.lscalar("length")
+                lengths.append((n, array.shape[axis]))
             place = v.astype("int64")  # numbers of small types overflow
             index = index * n + pt.switch(place < 0, place + n, place)
-        size = int(np.prod(shape))
-        return Affine([Block(array.ravel(), size, index, pt.ones((1,)))])
+        size = int(np.prod(self._shape(array)))
+        return Affine([Block(array.ravel(), size, index, pt.ones((1,)), tuple(lengths))])
 
     def _product(self, variable: Tensor) -> Affine | None:
         """A matrix of data times a vector of parameters."""

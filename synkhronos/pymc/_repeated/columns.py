@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +12,7 @@ from pytensor.tensor import TensorVariable
 from pytensor.tensor.math import All
 
 from synkhronos._compiling.python_function import PythonFunction
+from synkhronos.pymc._reading.facts import Shapes
 from synkhronos.pymc._reading.rewrites import of_data_alone, replaced
 
 
@@ -29,8 +30,8 @@ class RowTerms:
     # the placeholders of data by row, and of data that each row needs whole
     rowed: list[TensorVariable]
     whole: list[TensorVariable]
-    # the placeholders of parameters, each with its shape
-    parameters: dict[TensorVariable, tuple[int, ...]]
+    parameters: list[TensorVariable]  # the placeholders of parameters
+    shapes: Shapes  # of the parameters
     rowed_data: list[np.ndarray]  # the data
     whole_data: list[np.ndarray]
 
@@ -50,7 +51,7 @@ class RowTerms:
 
     def lengths(self, expressions: Sequence[Variable]) -> Lengths:
         """The values of lengths of data that are needed whole, and of parameters."""
-        return Lengths(expressions, self.parameters, self.whole)
+        return Lengths(expressions, self.parameters, self.shapes, self.whole)
 
 
 class DataOf:
@@ -79,15 +80,20 @@ class Lengths:
     def __init__(
         self,
         expressions: Sequence[Variable],
-        parameters: Mapping[TensorVariable, tuple[int, ...]],
+        parameters: Sequence[TensorVariable],
+        shapes: Shapes,
         whole: Sequence[TensorVariable],
     ) -> None:
-        self._parameters = dict(parameters)
+        self._dtypes, self._shapes = [v.type.dtype for v in parameters], shapes
         self._measured = PythonFunction([*parameters, *whole], expressions)
+        self._any = bool(expressions)
 
     def of(self, whole: Sequence[np.ndarray]) -> tuple[int, ...]:
         """The lengths, where the data are these."""
-        given = [np.zeros(shape, v.type.dtype) for v, shape in self._parameters.items()]
+        if not self._any:
+            return ()
+        shapes = self._shapes.now()
+        given = [np.zeros(s, dtype) for s, dtype in zip(shapes, self._dtypes, strict=True)]
         with np.errstate(all="ignore"):
             return tuple(map(int, self._measured(*given, *whole)))
 

@@ -11,7 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._errors import InputError
 from synkhronos.pymc._repeated.affine import Block, affine
-from synkhronos.pymc._repeated.columns import DataOf, RowTerms
+from synkhronos.pymc._repeated.columns import DataOf, Lengths, RowTerms
 from synkhronos.pymc._repeated.families import HALF_LOG_2_PI, NORMAL
 from synkhronos.pymc._repeated.form import Form
 from synkhronos.pymc._repeated.least_squares import least_squares
@@ -29,8 +29,8 @@ class QuadraticForm(Form):
     """
 
     data: DataOf
-    lengths: list[int]
-    indexed: list[bool]
+    lengths: Lengths  # those that indices need, then the coefficients of each block
+    indexed: list[bool]  # of each block
 
     @staticmethod
     def of(terms: RowTerms) -> Form | None:
@@ -62,6 +62,9 @@ class QuadraticForm(Form):
         distance = rest - pt.dot(root, pt.dot(joined, coefficients) - centre)
         sigma = given["sigma"]
         total = -0.5 * pt.sqr(distance / sigma) - rows * (HALF_LOG_2_PI + pt.log(sigma)) + outside
+        needed = [pair for block in found.blocks for pair in block.lengths]
+        each = [block.coefficients.shape[0] for block in found.blocks]
+        values = [value, *[v for block in found.blocks for v in _data(block)]]
         return QuadraticForm(
             places=[root, rest, rows, outside],
             whole=[*terms.whole, joined, centre],
@@ -69,8 +72,8 @@ class QuadraticForm(Form):
             holds=terms.holds,
             left=width + 1,
             cost=(width + 1) * (1 + 2 * width / _PRODUCTS),
-            data=terms.data([value, *[v for block in found.blocks for v in _data(block)]]),
-            lengths=[block.length for block in found.blocks],
+            data=DataOf(values, terms.rowed, [*terms.whole, *[place for place, _ in needed]]),
+            lengths=terms.lengths([*[length for _, length in needed], *each]),
             indexed=[block.index is not None for block in found.blocks],
         )
 
@@ -78,14 +81,16 @@ class QuadraticForm(Form):
         self, rowed: Sequence[np.ndarray], whole: Sequence[np.ndarray]
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """The matrix and what is left; which coefficients are joined, and the solution."""
-        count, width = len(rowed[0]), sum(self.lengths)
-        value, *data = self.data.arrays(rowed, whole)
+        numbers = self.lengths.of(whole)
+        needed, each = numbers[: -len(self.indexed)], numbers[-len(self.indexed) :]
+        count, width = len(rowed[0]), sum(each)
+        value, *data = self.data.arrays(rowed, [*whole, *map(np.asarray, needed)])
         value = np.broadcast_to(value, count).astype(np.float64)
         infinite = np.isinf(value)
         values = iter(data)
         blocks = [
             _Rows(length, next(values) if indexed else None, next(values), count)
-            for length, indexed in zip(self.lengths, self.indexed, strict=True)
+            for length, indexed in zip(each, self.indexed, strict=True)
         ]
 
         def design(begin: int, end: int) -> np.ndarray:
