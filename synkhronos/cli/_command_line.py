@@ -25,9 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        Default: those of this process.
+        Default: those of this process. A script in the place of a verb is that of
+        ``synk run --pymc``.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0].endswith(".py"):
+        given = ["run", "--pymc", *given]
     chosen = next((a for a in given if not a.startswith("-")), "")
     parser, verbs = parsers_for(chosen)
     try:

@@ -173,7 +173,7 @@ def _add_program(add: Callable[..., object]) -> None:
         "--pymc",
         action="store_true",
         help="the functions of PyMC that the script calls are synkhronos.pymc's, as in `with "
-        "synk.pymc.everywhere():`",
+        "synk.pymc.everywhere():`; `python -m synkhronos SCRIPT` means this",
     )
     add(
         *("--pymc-folder", "--pymc_folder"),

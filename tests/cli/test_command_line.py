@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 import synkhronos as synk
 from synkhronos.cli import _command_line as command_line
-from synkhronos.cli import doctor
+from synkhronos.cli import doctor, run
 from synkhronos.cli._parser import parsers_for, verbs
 
 ROOT = Path(__file__).parent.parent.parent
@@ -35,6 +36,21 @@ def test_usage(arguments: list[str], code: int, capsys: pytest.CaptureFixture[st
     out, err = capsys.readouterr()
     assert "usage: synk" in (err if code else out)
     assert not (out if code else err)
+
+
+def test_a_script_in_the_place_of_a_verb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``python -m synkhronos script.py`` runs it with functions of PyMC replaced."""
+    found: list[argparse.Namespace] = []
+
+    def noted(options: argparse.Namespace) -> int:
+        found.append(options)
+        return 7
+
+    monkeypatch.setattr(run, "run", noted)
+    assert command_line.main(["model.py", "--dry-run", "doctor"]) == 7
+    [options] = found
+    assert (options.verb, options.pymc, options.dry_run) == ("run", True, False)
+    assert options.program == ["model.py", "--dry-run", "doctor"]
 
 
 def test_help_names_each_verb(capsys: pytest.CaptureFixture[str]) -> None:

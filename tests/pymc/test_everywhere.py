@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import io
 import logging
@@ -125,6 +126,80 @@ def test_the_last_one_that_is_closed_restores() -> None:
             pass
         assert all(replaced())
         assert isinstance(outer, synk.pymc.Everywhere)
+
+
+def test_one_is_a_context_as_often_as_it_is_used() -> None:
+    """Also inside of itself, and after it was closed."""
+    one = synk.pymc.everywhere()
+    with one:
+        with one:
+            pass
+        assert all(replaced())
+        assert repr(one).endswith("until close()")
+    assert not any(replaced())
+    assert repr(one).startswith("closed")
+    with one:
+        one.close()
+        assert not any(replaced())
+    with one:
+        assert all(replaced())
+    assert not any(replaced())
+
+
+def test_a_cell_that_has_run_twice_is_closed_once() -> None:
+    """What the first run has opened is held by nobody: it stays open until the other one ends."""
+    opened = synk.pymc.everywhere()
+    opened = synk.pymc.everywhere()
+    opened.close()
+    assert not any(replaced())
+    synk.pymc.everywhere()
+    with synk.pymc.everywhere():
+        pass
+    assert all(replaced())
+    synk.pymc.everywhere().close()
+    assert not any(replaced())
+
+
+def around(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As the logging of PyMC-Marketing by MLflow."""
+
+    def logged(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    @functools.wraps(function)
+    def outer(*args: Any, **kwargs: Any) -> Any:
+        return logged(*args, **kwargs)
+
+    return outer
+
+
+def test_a_function_that_others_have_put_around_pymcs_own_calls_ours(
+    model: pm.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that they put there meanwhile; and PyMC's own afterwards."""
+
+    def called() -> str:
+        with pytest.raises((synk.InputError, TypeError)) as caught:
+            pm.sample_prior_predictive(3, model, cores=0)
+        return "ours" if isinstance(caught.value, synk.InputError) else "PyMC's"
+
+    own = pm.sample_prior_predictive
+    monkeypatch.setattr(pm, "sample_prior_predictive", around(around(own)))
+    found = [called()]
+    with synk.pymc.everywhere(quiet=True):
+        found.append(called())
+        with synk.pymc.everywhere(quiet=True):
+            found.append(called())
+    found.append(called())
+    monkeypatch.setattr(pm, "sample_prior_predictive", own)
+    with synk.pymc.everywhere(quiet=True):
+        monkeypatch.setattr(pm, "sample_prior_predictive", around(pm.sample_prior_predictive))
+        found.append(called())
+    found.append(called())
+    with synk.pymc.everywhere(quiet=True):
+        found.append(called())
+    assert found == ["PyMC's", "ours", "ours", "PyMC's", "ours", "PyMC's", "ours"]
+    monkeypatch.undo()
 
 
 def test_an_error_while_it_opens_restores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,10 @@ import functools
 import inspect
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,41 +29,74 @@ class Everywhere:
     """PyMC's functions are ours until `close`, or until the end of ``with``: see `everywhere`."""
 
     def __init__(self, nuts_sampler: str | None, folder: Path | None, quiet: bool) -> None:
-        self._nuts_sampler = nuts_sampler
-        self._folder = folder
-        self._quiet = quiet
+        self._options = _Options(nuts_sampler, folder, quiet)
+        self._entered = 0
+
+    def __repr__(self) -> str:
+        if self._is_open:
+            return "PyMC's functions are those of synkhronos.pymc, until close()"
+        return "closed: this has left PyMC's functions"
+
+    @property
+    def _is_open(self) -> bool:
+        return any(each.options is self._options for each in _opened)
 
     def _open(self) -> None:
-        with _lock.held():
-            _opened.append(self)
+        _opened.append(_Opened(weakref.ref(self), self._options))
+        try:
             found = renamed([(own, routed) for own, routed in _ROUTED.items()])
-        taken = sorted(place for place in found if place.partition(".")[0] != "pymc")
-        if taken:
-            with silent(self._quiet):
-                tell(f"everywhere: ours are also names that were imported before: {taken}")
+            if taken := sorted(place for place in found if place.partition(".")[0] != "pymc"):
+                with silent(self._options.quiet):
+                    tell(f"everywhere: ours are also names that were imported before: {taken}")
+        except BaseException:
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        _opened[:] = [each for each in _opened if each.options is not self._options]
+        if not _opened:  # also names that were imported meanwhile
+            renamed([(routed, own) for own, routed in _ROUTED.items()])
 
     def close(self) -> None:
-        """Restore PyMC's functions, unless others have opened it too. Again it does nothing."""
+        """Restore PyMC's functions, unless others have opened it too. Again it does nothing.
+
+        Others that no variable holds any more, as where a cell has run again, end with it.
+        """
         with _lock.held():
-            if self in _opened:
-                _opened.remove(self)
-            if not _opened:  # also names that were imported meanwhile
-                renamed([(routed, own) for own, routed in _ROUTED.items()])
+            if self._is_open:
+                _opened[:] = [each for each in _opened if each.by() is not None]
+                self._leave()
 
     def __enter__(self) -> Everywhere:
+        with _lock.held():
+            if not self._is_open:
+                self._open()
+            self._entered += 1
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        with _lock.held():
+            self._entered -= 1
+            if not self._entered:
+                self._leave()
 
-    def _call(self, own: _Function, ours: _Function, args: Any, kwargs: dict[str, Any]) -> Any:
+
+@dataclass(frozen=True, eq=False)
+class _Options:
+    """The options of an `Everywhere`, by which calls are made."""
+
+    nuts_sampler: str | None
+    folder: Path | None
+    quiet: bool
+
+    def call(self, own: _Function, ours: _Function, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call ours; or PyMC's own function, with arguments that ours does not take."""
-        with silent(self._quiet or bool(kwargs.get("quiet"))):
+        with silent(self.quiet or bool(kwargs.get("quiet"))):
             if ours is sample:
                 if kwargs.get("nuts_sampler") == "pymc" and is_fitting():
                     kwargs = self._as_bambi_may_mean(kwargs)
-                if self._folder is not None:
-                    kwargs = {"folder": self._folder, **kwargs}
+                if self.folder is not None:
+                    kwargs = {"folder": self.folder, **kwargs}
             signature = inspect.signature(ours)
             try:
                 signature.bind(*args, **kwargs)
@@ -80,20 +115,30 @@ class Everywhere:
 
     def _as_bambi_may_mean(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments without PyMC's own sampler, which is the default of Bambi's fit."""
-        if self._nuts_sampler == "pymc":
+        if self.nuts_sampler == "pymc":
             return kwargs
         tell(
             "Bambi asks for nuts_sampler='pymc', which is its default; here it is "
-            f"{self._nuts_sampler or 'that of pm.sample'}. "
+            f"{self.nuts_sampler or 'that of pm.sample'}. "
             "everywhere(nuts_sampler='pymc') obeys Bambi"
         )
         found = {name: value for name, value in kwargs.items() if name != "nuts_sampler"}
-        return found | ({"nuts_sampler": self._nuts_sampler} if self._nuts_sampler else {})
+        return found | ({"nuts_sampler": self.nuts_sampler} if self.nuts_sampler else {})
 
 
 _Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """An `Everywhere` that is open. Also one that nobody holds stays so, as by a mere call."""
+
+    by: weakref.ref[Everywhere]
+    options: _Options
+
+
 _lock = ForkSafeLock()
-_opened: list[Everywhere] = []  # the latest last
+_opened: list[_Opened] = []  # the latest last
 _inside: ContextVar[bool] = ContextVar("_inside", default=False)  # PyMC calls its own functions
 
 
@@ -107,7 +152,7 @@ def _routed(own: _Function, ours: _Function) -> _Function:
             return own(*args, **kwargs)
         token = _inside.set(True)
         try:
-            return latest[0]._call(own, ours, args, kwargs)
+            return latest[0].options.call(own, ours, args, kwargs)
         finally:
             _inside.reset(token)
 
@@ -180,11 +225,13 @@ def everywhere(
 
     Calls in all threads are ours, and in forks of this process. Other processes that it starts have
     PyMC's own. A call that runs when another thread closes is not disturbed. The options of the
-    latest opened count. The last one that is closed restores PyMC's functions.
+    latest opened count. The last one that is closed restores PyMC's functions. It may be used as a
+    context again.
 
     Modules that have imported a function before, by ``from pymc import sample``, get ours as well,
-    and a line names them. Not found are functions in classes, closures and default values.
-    PyMC's own function is ``pm.sample.__wrapped__`` meanwhile.
+    and a line names them. A function that another package has put around PyMC's own, as MLflow's
+    logging of PyMC-Marketing does, calls ours. Other functions in classes, closures and default
+    values are not found. PyMC's own function is ``pm.sample.__wrapped__`` meanwhile.
 
     On Windows only `pm.sample` is ours. `az.loo` stays ArviZ's: it reads a log-likelihood that is
     there, and `loo` needs none.
@@ -202,9 +249,6 @@ def everywhere(
     (1, 100)
     """
     opened = Everywhere(nuts_sampler, None if folder is None else path_of(folder), quiet)
-    try:
+    with _lock.held():
         opened._open()
-    except BaseException:
-        opened.close()
-        raise
     return opened

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 _OURS = "synkhronos"  # its modules call PyMC's own functions
+_PYMC = "pymc"
 
 
 def renamed(pairs: Sequence[tuple[Callable[..., Any], Callable[..., Any]]]) -> list[str]:
     """Let the second function of each pair have all names of the first; returns these.
 
-    Names in classes, closures and default values are not found.
+    A function with a name of PyMC may be another package's, and call the first one: then it calls
+    the second one. Other names in closures, and those in classes and default values, are not found.
     """
     new = {id(old): new for old, new in pairs}
+    all_of_them = {id(each) for pair in pairs for each in pair}
     found = []
     for place, module in list(sys.modules.items()):
-        if place.partition(".")[0] == _OURS or not issubclass(type(module), ModuleType):
+        package = place.partition(".")[0]
+        if package == _OURS or not issubclass(type(module), ModuleType):
             continue
         # of modules that are imported when an attribute is read, this reads none
         names: dict[str, object] = ModuleType.__getattribute__(module, "__dict__")
@@ -26,4 +31,26 @@ def renamed(pairs: Sequence[tuple[Callable[..., Any], Callable[..., Any]]]) -> l
             if id(value) in new:
                 names[name] = new[id(value)]
                 found.append(f"{place}.{name}")
+            elif package == _PYMC and isinstance(value, FunctionType):
+                for cell in _closures(value, new, all_of_them):
+                    cell.cell_contents = new[id(cell.cell_contents)]
     return found
+
+
+def _closures(value: object, of: Container[int], ends: Iterable[int]) -> Iterator[CellType]:
+    """The places of functions with these ids in the closures of a function.
+
+    Also in those of functions that it calls from there or is around, but not of the ends.
+    """
+    left, seen = [value], set(ends)
+    while left:
+        function = left.pop()
+        if not isinstance(function, FunctionType) or id(function) in seen:
+            continue
+        seen.add(id(function))
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # it is empty
+                left.append(cell.cell_contents)
+                if id(cell.cell_contents) in of:
+                    yield cell
+        left.append(vars(function).get("__wrapped__"))
