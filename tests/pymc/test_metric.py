@@ -316,6 +316,7 @@ def test_an_interrupt_of_the_warmup_ends_it_and_the_call() -> None:
             'nuts={"use_grad_based_mass_matrix": False}: name the metric once',
         ),
         ("diag", {"sampler": "mclmc", "mass_matrix_gamma": 1e-3}, 'this is adaptation="diag"'),
+        (None, {"adaptation": "lowrank"}, '"auto", "diag", "draw_diag", "low_rank", "flow"'),
     ],
 )
 def test_what_is_not_possible_is_said_before_compiling(
@@ -396,6 +397,22 @@ def test_the_argument_reaches_nutpie(arguments: list[tuple[Any, Auto | None]]) -
         assert choice_of is not None
     assert auto[1] is not None
     assert 0 < auto[1].seconds < 1e-4
+
+
+def test_each_item_has_settings_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pm.sample` writes the target into them, and refuses it twice."""
+    found: list[dict[str, Any]] = []
+
+    def writes(**given: Any) -> None:
+        assert "target_accept" not in given["nuts"]
+        given["nuts"]["target_accept"] = given["target_accept"]
+        found.append(given["nuts"])
+
+    monkeypatch.setattr("synkhronos.pymc._map.fitted.pm_sample", writes)
+    fit = Sampled(tilted, {"adaptation": "low_rank", "target_accept": 0.9}, 1)
+    for item in (1, 2):
+        fit(item, np.random.SeedSequence(item))
+    assert found == [{"adaptation": "low_rank", "target_accept": 0.9}] * 2
 
 
 def test_processes_of_chains_choose_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,17 @@ def test_a_constructor_is_configuration_only(model: pm.Model, asked: list[dict[s
     assert [(given["model"], given["tune"]) for given in asked] == [(model, 5), (model, 6)]
 
 
+@pytest.mark.filterwarnings("ignore")  # of the few draws
+def test_the_settings_of_nuts_are_the_users_own(model: pm.Model) -> None:
+    """`pm.sample` writes the target into them, and refuses it twice."""
+    nuts = {"max_treedepth": 4}
+    sampler = synk.pymc.Sampler(nuts_sampler="pymc", nuts=nuts, target_accept=0.9)
+    run = {**RUN, "draws": 3, "tune": 3, "chains": 1, "random_seed": 1}
+    trees = [sampler.sample_from_init(model=model, **run) for _ in range(2)]
+    assert trees[0].posterior.equals(trees[1].posterior)
+    assert nuts == {"max_treedepth": 4}
+
+
 def test_the_signature_is_the_run_of_pymc() -> None:
     """No argument for others, so that none is lost in silence; each one is one of `pm.sample`."""
     parameters = dict(inspect.signature(synk.pymc.Sampler.sample_from_init).parameters)
@@ -103,6 +114,12 @@ def test_the_signature_is_the_run_of_pymc() -> None:
     assert {n: p.default for n, p in parameters.items()} == {
         n: of_pymc[n].default for n in parameters
     }
+
+
+def test_a_constructor_takes_no_argument_of_a_run() -> None:
+    said = r"Sampler\(draws=\.\.\., model=\.\.\.\): what is of one run is given to pm\.sample"
+    with pytest.raises(synk.InputError, match=said):
+        synk.pymc.Sampler(draws=1, model=None, keep=True)
 
 
 def test_a_sampler_in_a_sampler_is_refused(model: pm.Model) -> None:

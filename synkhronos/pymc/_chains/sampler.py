@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from pymc import Model
 
 from synkhronos._engine.graph_types import ModeLike
+from synkhronos._errors import InputError
 from synkhronos.pymc._chains.sampling import sample
 
 
@@ -24,8 +26,13 @@ class Sampler:
     dim, members_per_chain, mode, row_wise, repeated
         As for `sample`.
     **kwargs
-        Arguments of `sample` that are not of one run: nuts, step, init, callback, backend and so
-        on.
+        Arguments of `sample` that are not of one run: nuts, adaptation, folder, keep, step, init,
+        callback, backend and so on.
+
+    Raises
+    ------
+    InputError
+        An argument is one of a run, such as draws: `pm.sample` and `sample_from_init` take it.
 
     Examples
     --------
@@ -50,6 +57,13 @@ class Sampler:
         repeated: bool = True,
         **kwargs: Any,
     ) -> None:
+        of_run = inspect.signature(self.sample_from_init).parameters.keys() - {"compile_kwargs"}
+        if wrong := sorted(kwargs.keys() & of_run):
+            named = ", ".join(f"{name}=..." for name in wrong)
+            raise InputError(
+                f"Sampler({named}): what is of one run is given to pm.sample, or to "
+                "sample_from_init"
+            )
         self._configuration: Mapping[str, Any] = {
             "nuts_sampler": nuts_sampler,
             "dim": dim,

@@ -19,10 +19,10 @@ Each room imports only itself and the rooms before it.
 ``faster``        a model with a faster log-density
 ``step_methods``  which step methods `pm.sample` takes, from one graph of the log-density
 ``metric``        which metric samples a model in less time, from a short warm-up
-``adaptation``    the choice of the metric where `pm.sample` calls nutpie
-``functions``     PyMC's functions in the mode of groups
 ``late_numba``    nutpie imported without numba
 ``late_arviz``    nutpie imported without ArviZ
+``adaptation``    the choice of the metric where `pm.sample` calls nutpie
+``functions``     PyMC's functions in the mode of groups
 ``nutpie``        nutpie's functions, compiled in less time
 ================  ==================================================================================
 """

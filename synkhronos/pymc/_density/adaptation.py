@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from synkhronos._errors import InputError
 from synkhronos._libraries.library import Replacing
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._density.estimate import DRAWS, TUNE
+from synkhronos.pymc._density.late_arviz import import_nutpie
 from synkhronos.pymc._density.metric import (
     CHAINS,
     DIAG,
@@ -64,11 +66,14 @@ def check_adaptation(asked: str | None, given: MutableMapping[str, Any]) -> str 
         There is no such metric, `nuts` names another one, or has an option of another one.
     """
     if asked not in (None, *ADAPTATIONS):
-        names = ", ".join(f'"{name}"' for name in ADAPTATIONS)
-        raise InputError(f"adaptation={shown(asked)}: give one of {names}")
+        raise InputError(f"adaptation={shown(asked)}: give one of {_listed(ADAPTATIONS)}")
     of_nuts = name_of_nuts(given)
     nuts = given.get(of_nuts) or {}
     found = nuts.get("adaptation", asked or AUTO)
+    if found not in ADAPTATIONS and found not in (names := _of_nutpie() or (found,)):
+        raise InputError(
+            f'{of_nuts}={{"adaptation": {shown(found)}}}: give one of {_listed((AUTO, *names))}'
+        )
     old = sorted(_OLD_NAMES & nuts.keys())
     if asked not in (None, AUTO):
         for name in old if found == asked else ["adaptation"]:
@@ -88,6 +93,19 @@ def check_adaptation(asked: str | None, given: MutableMapping[str, Any]) -> str 
             )
     chosen_for = nuts.get("sampler", "nuts")
     return None if found == AUTO and chosen_for != "nuts" else found
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def _of_nutpie() -> tuple[str, ...]:
+    """The metrics of nutpie, which may be newer ones; empty if it does not tell."""
+    with contextlib.suppress(ImportError):  # `pm.sample` says so
+        import_nutpie()
+        taken = inspect.signature(NUTPIE.get("sample")).parameters
+        return get_args(taken["adaptation"].annotation) if "adaptation" in taken else ()
+    return ()
 
 
 def name_of_nuts(given: Mapping[str, Any]) -> str:

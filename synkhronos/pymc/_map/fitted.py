@@ -59,8 +59,12 @@ class Sampled:
         if data:
             with model:
                 pm.set_data(dict(data))
+        given = dict(self._arguments)
+        of_nuts = name_of_nuts(given)
+        if isinstance(nuts := given.get(of_nuts), Mapping):  # `pm.sample` writes into it
+            given[of_nuts] = dict(nuts)
         with adapted(self._auto):
-            return pm_sample(model=model, random_seed=word, **self._arguments)
+            return pm_sample(model=model, random_seed=word, **given)
 
 
 def _found(_: object, find: Callable[[], Choice]) -> Choice:
