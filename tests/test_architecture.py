@@ -527,6 +527,8 @@ PRIVATE_OF_LIBRARIES = {
     "_FromFunctionOp__fn": "wrap_py keeps the user's function nowhere else",
     "_FromFunctionOp__infer_shape": "the same for its shape",
     "_args_from_interpreter_flags": "subprocess: a worker gets the master's -X and -W",
+    "_run_after_forkers": "multiprocessing.util: what its own forks begin with",
+    "_authkey": "multiprocessing's proxies: the key by which one speaks to its manager",
     "_exit": "os: end a fork without its parent's handlers",
     "_pytensor_function": "PyMC's PointFunc: the compiled function, to time it",
     "_raveled_inputs": "PyMC's logp_dlogp_function: the function of one vector",
@@ -590,7 +592,10 @@ DOCUMENTED = (
 )
 OF_MESSAGES = ("_print_name",)  # without it a message names the class
 # Of Python's own modules
-OF_PYTHON = ("_actions", "_args_from_interpreter_flags", "_exit", "_is_owned", "_run_exitfuncs")
+OF_PYTHON = (
+    *("_actions", "_args_from_interpreter_flags", "_authkey", "_exit", "_is_owned"),
+    *("_run_after_forkers", "_run_exitfuncs"),
+)
 
 
 def test_private_names_of_libraries_are_listed() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import pickle
 import struct
+import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -140,6 +141,20 @@ def pack_or_refuse(value: object, what: str, then: str) -> bytes:
         raise InputError(
             f"{what} refers to what cannot be sent to a process: {exc}. {then}"
         ) from exc
+
+
+def proxy_reducers() -> Reducers:
+    """Reducers of proxies of multiprocessing's managers, for a process that this one has started.
+
+    A proxy speaks to its manager by a key, which fresh interpreters have not inherited.
+    """
+    managers = sys.modules.get("multiprocessing.managers")
+    return {} if managers is None else {managers.BaseProxy: _with_key}
+
+
+def _with_key(proxy: Any) -> object:
+    make, (kind, token, serializer, given) = proxy.__reduce__()
+    return make, (kind, token, serializer, {**given, "authkey": bytes(proxy._authkey)})
 
 
 def pack_level(value: object, nested: Callable[[object], int | None]) -> bytes:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 import arviz_stats
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
@@ -145,6 +149,81 @@ def test_any_number_of_processes_gives_the_same_bits(
         xr.testing.assert_identical(found, expected)
 
 
+def shifted(by: Callable[[], float]) -> pm.Model:
+    """A model whose draws call a function of Python, which may refer to anything."""
+
+    def random(mu: Any, rng: Any = None, size: Any = None) -> Any:
+        return rng.normal(mu + by(), size=size)
+
+    with pm.Model() as model:
+        pm.CustomDist("y", pm.Normal("mu"), random=random, observed=np.zeros(5))
+    return model
+
+
+@pytest.mark.parametrize("start", ["fork", *thorough("exec")])
+@pytest.mark.usefixtures("always_divided")
+def test_processes_speak_with_a_manager_as_the_master_does(
+    start: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trees of pymc-bart are such lists: through one connection, answers would be mixed up."""
+    monkeypatch.setattr(division, "Group", lambda n, **given: synk.Group(n, start=start, **given))
+    with multiprocessing.get_context("fork").Manager() as manager:
+        # PyMC keeps the function for good, and would keep the manager
+        values = [manager.list([np.full(10_000, float(i)) for i in range(7)])]
+        model = shifted(lambda: values[0][3][-1])
+        idata = draws_of(model, 2, 30)
+        given = {"random_seed": 1, **PLAIN}
+        found, expected = (
+            synk.pymc.sample_posterior_predictive(idata, model, cores=n, **given) for n in (3, 1)
+        )
+    values.clear()
+    found, expected = (value_of(each["posterior_predictive"]) for each in (found, expected))
+    xr.testing.assert_identical(found, expected)
+    assert float(expected["y"].mean()) > 2
+
+
+@pytest.mark.usefixtures("always_divided")
+def test_what_cannot_be_sent_to_others_is_computed_here(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Forks have it; a fresh interpreter, as in a notebook, would need a copy."""
+    caplog.set_level("INFO", "synkhronos")
+    lock = threading.Lock()
+    model = shifted(lambda: float(lock.locked()))
+    idata = draws_of(model)
+    given = {"random_seed": 1, "cores": 2, **PLAIN}
+    found = []
+    for start in ("fork", "exec"):
+        group = functools.partial(synk.Group, start=start)
+        monkeypatch.setattr(division, "Group", group)
+        found.append(synk.pymc.sample_posterior_predictive(idata, model, **given))
+        said = "sample_posterior_predictive: one process computes, since the model cannot be sent"
+        assert (said in caplog.text) == (start == "exec")
+    xr.testing.assert_identical(*(value_of(each["posterior_predictive"]) for each in found))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda **given: synk.pymc.sample_prior_predictive(3, **given),
+        lambda **given: synk.pymc.sample_posterior_predictive([{"mu": np.zeros(())}], **given),
+        *thorough(
+            lambda **given: synk.pymc.compute_log_prior(xr.DataTree(), **given),
+            lambda **given: synk.pymc.compute_log_likelihood(xr.DataTree(), **given),
+            lambda **given: synk.pymc.compute_deterministics(xr.DataTree(), **given),
+        ),
+    ],
+)
+def test_draws_that_follow_from_one_another_are_refused_before_any(
+    function: Callable[..., Any],
+) -> None:
+    count = pytensor.shared(0)
+    given = {"compile_kwargs": {"mode": FAST, "updates": {count: count + 1}}}
+    with pytest.raises(InputError, match="compile_kwargs has updates"):
+        function(model=mixture(), **given)
+    assert count.get_value() == 0
+
+
 def test_the_size_of_blocks_changes_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     model = several()
     idata = draws_of(model)
@@ -156,6 +235,32 @@ def test_the_size_of_blocks_changes_no_draw(monkeypatch: pytest.MonkeyPatch) -> 
 
     for length in (2, 7):
         xr.testing.assert_identical(draws(length), draws(1))
+
+
+def test_threads_may_predict_with_one_model_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is within PyMC's function while the other makes a whole call; no model is changed."""
+    model = several()
+    idata, others = draws_of(model), list[Any]()
+    plain = predictive.pm_sample_posterior_predictive
+
+    def draws() -> Any:
+        given = {"random_seed": 3, "cores": 1, **PLAIN}
+        found = synk.pymc.sample_posterior_predictive(idata, model, **given)
+        return value_of(found["posterior_predictive"])
+
+    def beside_another(*args: Any, **given: Any) -> Any:
+        assert "compile_fn" not in vars(model)
+        if not others:
+            others.append(draws)
+            thread = threading.Thread(target=lambda: others.append(draws()))
+            thread.start()
+            thread.join()
+        return plain(*args, **given)
+
+    alone = draws()
+    monkeypatch.setattr(predictive, "pm_sample_posterior_predictive", beside_another)
+    xr.testing.assert_identical(draws(), alone)
+    xr.testing.assert_identical(others[1], alone)
 
 
 def test_each_draw_has_a_stream_of_its_own() -> None:

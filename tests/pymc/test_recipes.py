@@ -15,10 +15,12 @@ import pandas as pd
 import pymc as pm
 import pytensor
 import pytest
+import xarray as xr
 from recipes import run_recipe
 from zoo_companions import COMPANIONS, version_of
 
 import synkhronos as synk
+from synkhronos.pymc._after import division
 from synkhronos.pymc._chains import sampling
 from synkhronos.pymc._density.divided import Divided
 
@@ -431,3 +433,40 @@ def test_bart(trees: dict[str, Any]) -> None:
         rows = side * trees["X"][:, 0] > 0.5
         assert found["mean"][rows].mean() == pytest.approx(2 * side, abs=0.2)
     check_near(found, means(trees["plain"], "mean", "noise"), 0.25)
+
+
+@pytest.fixture(scope="module")
+def grown() -> tuple[pm.Model, Any]:
+    """Trees at new rows, and the draws without their values at the old ones."""
+    module = pytest.importorskip("pymc_bart")
+    r = np.random.default_rng(0)
+    x = r.uniform(-3, 3, size=(150, 2))
+    y = np.where(x[:, 0] > 0, 2.0, -2.0) + r.normal(0, 0.3, 150)
+    with pm.Model() as model:
+        at = pm.Data("at", x)
+        mean = module.BART("mean", at, y, m=10)
+        pm.Normal("y", mean, pm.HalfNormal("noise"), observed=y, shape=mean.shape)
+    idata = pm.sample(100, tune=100, chains=2, model=model, random_seed=1)
+    with model:
+        pm.set_data({"at": np.array([[-2.0, 0.0], [2.0, 0.0]])})
+    posterior = idata["posterior"].to_dataset().drop_vars("mean")
+    return model, xr.DataTree.from_dict({"posterior": posterior})
+
+
+@pytest.mark.parametrize("start", ["fork", "exec"])
+def test_bart_predicts_in_processes(
+    start: str, grown: tuple[pm.Model, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each asks pymc-bart's own process for the trees."""
+    model, idata = grown
+    for name in ("_FORK_SECONDS", "_EXEC_SECONDS"):
+        monkeypatch.setattr(division, name, -1.0)
+    monkeypatch.setattr(division, "Group", lambda n, **given: synk.Group(n, start=start, **given))
+    given = {"var_names": ["mean", "y"], "random_seed": 1, "progressbar": False}
+    with synk.pymc.everywhere(quiet=True), model:
+        found, alone = (
+            pm.sample_posterior_predictive(idata, cores=n, **given)["posterior_predictive"]
+            for n in (2, 1)
+        )
+    assert found["y"].equals(alone["y"])
+    np.testing.assert_allclose(found["mean"].mean(("chain", "draw")), [-2, 2], atol=0.3)

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ from synkhronos.pymc._chains import sampling
 from synkhronos.pymc._chains.members import Sampling
 from synkhronos.pymc._chains.sampling import sampler_of
 from synkhronos.pymc._density import step_methods
+from synkhronos.pymc._density.divided import Divided
 from synkhronos.pymc._group.advice import Advice, ModeAdvice
 
 DEMOS = Path(__file__).parents[2] / "demos" / "pymc"
@@ -606,6 +608,30 @@ def test_wrong_arguments() -> None:
         pytest.raises(InputError, match="divided already"),
     ):
         synk.pymc.sample(model)
+
+
+@pytest.mark.usefixtures("nothing_is_cheap")
+def test_threads_may_sample_one_model_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with a faster log-density; the model is whole once the first one has returned."""
+    model, sampled = model_of(), list[pm.Model]()
+
+    def sample() -> None:
+        synk.pymc.sample(model, chains=1, cores=1, nuts_sampler="pymc", **SHORT)
+
+    def beside_another(**given: Any) -> None:
+        sampled.append(given["model"])
+        if len(sampled) == 1:
+            thread = threading.Thread(target=sample)
+            thread.start()
+            thread.join()
+        assert isinstance(given["model"].logp, Divided)
+
+    monkeypatch.setattr(sampling, "pm_sample", beside_another)
+    sample()
+    first, second = sampled
+    assert first is model is not second
+    assert "logp" not in vars(model)
+    assert sampling._sampled == []
 
 
 def test_members_per_chain_is_refused_with_fewer_chains_than_nodes(

@@ -51,7 +51,11 @@ class Wiring:
         return [self.arena_fd, *self.bells, self.abort, self.stacks]
 
     def guard(self) -> None:
-        """In a forked worker: end with the master, and ignore Ctrl-C."""
+        """In a forked worker: end with the master, ignore Ctrl-C, and share no connection.
+
+        The proxies of multiprocessing's managers are told of the fork, as in its own forks. Else
+        two processes would speak through one connection, and take one another's answers.
+        """
         if not self.debug:
             os.setpgid(0, 0)  # the terminal's Ctrl-C reaches only the master
         guards.guard(
@@ -60,6 +64,8 @@ class Wiring:
             parent=self.parent,
             interruptible=False,
         )
+        if (util := sys.modules.get("multiprocessing.util")) is not None:
+            util._run_after_forkers()
 
 
 @dataclass

@@ -13,6 +13,7 @@ import numpy as np
 from xarray import DataTree
 
 from synkhronos._checks import check_flag, check_integer, or_none
+from synkhronos._compiling.progress import tell
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import Group
 from synkhronos._engine.member import Member
@@ -23,7 +24,7 @@ from synkhronos._host.system import trouble
 from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos._transport.pools.pool import Pool
 from synkhronos._transport.processes.fork_safety import reasons_against_fork
-from synkhronos._transport.serialization import pack_graph, unpack_graph
+from synkhronos._transport.serialization import pack_graph, proxy_reducers, unpack_graph
 from synkhronos.pymc._after.blocks import share
 from synkhronos.pymc._after.calculation import Calculation
 from synkhronos.pymc._after.pooled import PooledDivision, chosen
@@ -78,9 +79,15 @@ class How:
         progressbar: bool,
         store: str | os.PathLike[str] | None,
         on: object,
+        compile_kwargs: Mapping[str, object] | None,
     ) -> How:
         """Check the options; for exceptions see `checked`, `check_store` and `chosen`."""
         cores = checked(what, cores, progressbar)
+        if (compile_kwargs or {}).get("updates"):
+            raise InputError(
+                f"{what}: compile_kwargs has updates, so each draw depends on the one before, and "
+                "draws are made in any order here: leave updates out, or call PyMC's function"
+            )
         path = check_store(store, groups)
         return How(what, groups, cores, progressbar, path, chosen(what, on, cores))
 
@@ -151,9 +158,23 @@ def divided(
         finally:
             ComputeShare.forked_with = None
         try:
-            yield Division(work, group, what, bar)
+            packed = b"" if group.channel.started == "fork" else _packed(work, what)
+            if packed is None:
+                group.close()
+                yield Division(work, None, what, bar)
+            else:
+                yield Division(work, group, what, bar, packed)
         finally:
             group.close()
+
+
+def _packed(work: Work, what: str) -> bytes | None:
+    """The work for fresh interpreters; None, with a line, if it cannot be sent to them."""
+    try:
+        return pack_graph(work, reducers=proxy_reducers())
+    except Exception as exc:  # of any object that it refers to
+        tell(f"{what}: one process computes, since the model cannot be sent to others: {exc}")
+        return None
 
 
 def _processes(work: Work, cores: int | None, seconds: float) -> int:
@@ -168,9 +189,16 @@ def _processes(work: Work, cores: int | None, seconds: float) -> int:
 class Division:
     """A work, and the processes that compute it."""
 
-    def __init__(self, work: Work, group: Group | None, what: str, bar: Bar) -> None:
+    def __init__(
+        self,
+        work: Work,
+        group: Group | None,  # None: this process computes all
+        what: str,
+        bar: Bar,
+        packed: bytes = b"",  # the work, for members that were not forked with it
+    ) -> None:
         self._work, self._what, self._bar = work, what, bar
-        self._group = group  # None: this process computes all
+        self._group, self._packed = group, packed
         self._done = 0
         self._noted = 0.0
 
@@ -195,11 +223,10 @@ class Division:
         target.note(self._work.before + self._done)
 
     def _run_in(self, group: Group, target: Target) -> None:
-        packed = b"" if group.channel.started == "fork" else pack_graph(self._work)
         stored = target if isinstance(target, Store) else None
         arrays = target.arrays if isinstance(target, InMemory) else ()
         refs = tuple(group.arena.ref(array) for array in arrays)
-        task = group.start(ComputeShare(packed, refs, stored), self._what)
+        task = group.start(ComputeShare(self._packed, refs, stored), self._what)
         theirs: int | None = None  # once they are done
         try:
             with ThreadLimits(1):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from synkhronos.pymc._after.division import How
 from synkhronos.pymc._after.points import Points, names_of
 from synkhronos.pymc._after.store import seed_in
 from synkhronos.pymc._density import functions
+from synkhronos.pymc._reading.models import twin_of
 
 
 class _Compiled:
@@ -35,23 +35,17 @@ class _Compiled:
         self.names: list[str] = []
 
 
-@contextmanager
-def _compiling(model: pm.Model) -> Iterator[_Compiled]:
-    """A context in which the function that the model compiles is kept; it is compiled for speed."""
+def _compiling(model: pm.Model) -> tuple[pm.Model, _Compiled]:
+    """A twin of the model, and the function that it will have compiled, for speed."""
     kept = _Compiled()
-    compile_fn = model.compile_fn
 
     def compiled(outs: Any, *, inputs: Any = None, mode: Any = None, **given: Any) -> Any:
-        kept.function = functions.compiled(compile_fn, outs, mode, inputs=inputs, **given)
+        kept.function = functions.compiled(model.compile_fn, outs, mode, inputs=inputs, **given)
         kept.inputs = [variable.name for variable in inputs]
         kept.names = [variable.name for variable in outs]
         return kept.function
 
-    model.compile_fn = compiled
-    try:
-        yield kept
-    finally:
-        del model.compile_fn
+    return twin_of(model, compile_fn=compiled), kept
 
 
 def sample_posterior_predictive(
@@ -145,7 +139,15 @@ def sample_posterior_predictive(
     """
     what = "sample_posterior_predictive"
     groups = ["predictions" if predictions else "posterior_predictive"]
-    how = How.of(what, groups, cores=cores, progressbar=progressbar, store=store, on=on)
+    how = How.of(
+        what,
+        groups,
+        cores=cores,
+        progressbar=progressbar,
+        store=store,
+        on=on,
+        compile_kwargs=compile_kwargs,
+    )
     seed = _seed(how, random_seed, return_inferencedata)
     model = modelcontext(model)
     if isinstance(trace, MultiTrace):
@@ -160,15 +162,15 @@ def sample_posterior_predictive(
         "backend": backend,
         "compile_kwargs": compile_kwargs,
     }
-    with _compiling(model) as compiled:
-        one: dict[str, np.ndarray] = pm_sample_posterior_predictive(
-            first,
-            model=model,
-            random_seed=0,
-            progressbar=False,
-            return_inferencedata=False,
-            **asked,
-        )
+    twin, compiled = _compiling(model)
+    one: dict[str, np.ndarray] = pm_sample_posterior_predictive(
+        first,
+        model=twin,
+        random_seed=0,
+        progressbar=False,
+        return_inferencedata=False,
+        **asked,
+    )
     copied = {name: points.shaped(name) for name in one if name not in compiled.names}
 
     def tree_of(drawn: Mapping[str, np.ndarray]) -> DataTree:
@@ -316,19 +318,27 @@ def sample_prior_predictive(
     what = "sample_prior_predictive"
     draws = check_integer(f"{what}: draws", draws, 1)
     groups = ["prior", "prior_predictive"]
-    how = How.of(what, groups, cores=cores, progressbar=progressbar, store=store, on=on)
+    how = How.of(
+        what,
+        groups,
+        cores=cores,
+        progressbar=progressbar,
+        store=store,
+        on=on,
+        compile_kwargs=compile_kwargs,
+    )
     seed = _seed(how, random_seed, return_inferencedata)
     model = modelcontext(model)
-    with _compiling(model) as compiled:
-        one = pm_sample_prior_predictive(
-            1,
-            model,
-            var_names=None if var_names is None else names_of(var_names),
-            random_seed=0,
-            return_inferencedata=False,
-            backend=backend,
-            compile_kwargs=compile_kwargs,
-        )
+    twin, compiled = _compiling(model)
+    one = pm_sample_prior_predictive(
+        1,
+        twin,
+        var_names=None if var_names is None else names_of(var_names),
+        random_seed=0,
+        return_inferencedata=False,
+        backend=backend,
+        compile_kwargs=compile_kwargs,
+    )
     own = Calculation(compiled.function, compiled.names, [], (1, draws), seed)
 
     def tree_of(drawn: Mapping[str, np.ndarray]) -> DataTree:

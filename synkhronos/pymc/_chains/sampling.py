@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -33,6 +33,7 @@ from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import cores as _cores
 from synkhronos._host.system import trouble
+from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._chains.metric import check_sampler, choice_of
@@ -51,7 +52,7 @@ from synkhronos.pymc._kept.estimate import Estimate
 from synkhronos.pymc._kept.models import KeptModel, kept_model, leading
 from synkhronos.pymc._reading.bambi import tell_of_own_fit
 from synkhronos.pymc._reading.facts import Declared
-from synkhronos.pymc._reading.models import copied, model_of, refuse_divided
+from synkhronos.pymc._reading.models import copied, model_of, refuse_divided, undivided
 
 JAX_SAMPLERS = ("numpyro", "blackjax")
 _MOST_CHAINS = 4  # that `pm.sample` takes by itself
@@ -300,22 +301,44 @@ def sample(
     if kwargs.get("draws", 0) is None:
         raise InputTypeError("sample(draws=None): give a number of draws, or leave it out")
     check_counts(chains=chains, cores=cores, members_per_chain=members_per_chain)
+    of_nuts = name_of_nuts(kwargs)
+    if isinstance(nuts := kwargs.get(of_nuts), Mapping):  # `pm.sample` writes into it
+        kwargs[of_nuts] = dict(nuts)
     if (adaptation := check_adaptation(adaptation, kwargs)) not in (None, AUTO):
-        of_nuts = name_of_nuts(kwargs)
         kwargs[of_nuts] = {**(kwargs.get(of_nuts) or {}), "adaptation": adaptation}
-    model = _model_of(model)
-    refuse_divided(model)
-    tell_of_own_fit(model)
     there = len(_cores.available())
     chains = chains or max(2, cores or min(_MOST_CHAINS, there))
     asked = {"members_per_chain": members_per_chain, "mode": mode}
     asked |= {"row_wise": row_wise, "repeated": repeated, "adaptation": adaptation}
     quiet, wanted = bool(kwargs.get("quiet")), check_flag("sample: keep", keep)
-    with silent(quiet), keeping(wanted), sampling_into(folder, model, kwargs, adaptation):
-        found = _sample(model, dim, chains, cores, asked, kwargs)
-        if kwargs.get("compute_convergence_checks", True):
-            tell_of_divergences(found, model, on_disk=folder is not None)
-        return found
+    with _of_call(_model_of(model)) as own:
+        refuse_divided(own)
+        tell_of_own_fit(own)
+        with silent(quiet), keeping(wanted), sampling_into(folder, own, kwargs, adaptation):
+            found = _sample(own, dim, chains, cores, asked, kwargs)
+            if kwargs.get("compute_convergence_checks", True):
+                tell_of_divergences(found, own, on_disk=folder is not None)
+            return found
+
+
+_lock = ForkSafeLock()
+_sampled: list[Model] = []  # by calls that have not returned
+
+
+@contextlib.contextmanager
+def _of_call(model: Model) -> Iterator[Model]:
+    """The model for one call at a time, which gives it another log-density meanwhile.
+
+    Each further one, such as in another thread, gets a twin.
+    """
+    with _lock.held():
+        own = undivided(model) if any(each is model for each in _sampled) else model
+        _sampled.append(own)
+    try:
+        yield own
+    finally:
+        with _lock.held():
+            _sampled[:] = [each for each in _sampled if each is not own]
 
 
 def _model_of(model: object) -> Model:

@@ -85,15 +85,26 @@ def length_of(model: Model, dim: str) -> int:
     return int(getattr(length, "get_value", length.eval)())
 
 
-def without_initial_values(model: Model) -> Model:
-    """The same variables, as another model without initial values: for copies that need none.
+def twin_of(model: Model, **others: object) -> Model:
+    """The same variables as another model, with other attributes.
 
     The model itself is not changed, since a sampler may read it in another thread.
     """
     found: Model = object.__new__(type(model))
-    vars(found).update(
-        vars(model), rvs_to_initial_values=dict.fromkeys(model.rvs_to_initial_values)
-    )
+    vars(found).update(vars(model), **others)
+    return found
+
+
+def without_initial_values(model: Model) -> Model:
+    """A twin without initial values, for copies that need none."""
+    return twin_of(model, rvs_to_initial_values=dict.fromkeys(model.rvs_to_initial_values))
+
+
+def undivided(model: Model) -> Model:
+    """A twin with the log-density of the graph, also while the model has another one."""
+    found = twin_of(model)
+    for name in ("logp", "_cache"):  # a frozen model keeps functions of the other one there
+        vars(found).pop(name, None)
     return found
 
 
