@@ -119,7 +119,7 @@ def make_train_function(
         As for `synk.function`; `updates` change other variables (running means, generators).
     clip : callable, optional
         Takes the list of reduced gradients and returns the list that the rule gets.
-    reduction : {"avg", "sum"}, optional
+    reduction : {"avg" (or "mean"), "sum"}, optional
         How the gradient over all rows follows from those of the members; replaces the proof.
     compress : {"fp16", "bf16"}, optional
         The old spelling of ``exchange=HalfPrecision(compress)``, with a warning.
@@ -171,6 +171,7 @@ def make_train_function(
     >>> synk.close()
     """
     group = current("make_train_function")
+    _check_lists(outputs=outputs, bcast_inputs=bcast_inputs)
     sent = exchange_of(exchange, compress)
     if check_flag("overlap", overlap):
         check_overlap(sent, rule, mode)
@@ -297,6 +298,7 @@ def make_train_function_pytensor(
     array(2.)
     """
     del reduction
+    _check_lists(outputs=outputs, bcast_inputs=bcast_inputs)
     inputs, bcast_inputs, replaced = _roots(_inputs(x, y), bcast_inputs, givens)
     check_loss(loss)
     [loss, *outputs], others = substituted([loss, *outputs], updates, *replaced)
@@ -331,6 +333,12 @@ make_train_function_theano = make_train_function_pytensor
 
 
 _inputs = functools.partial(listed_inputs, "make_train_function")
+
+
+def _check_lists(**given: object) -> None:
+    for name, value in given.items():
+        if not isinstance(value, list | tuple):
+            raise InputTypeError(f"make_train_function: {name}={shown(value)}: give a list of them")
 
 
 def _given(x: Variables, y: Variables | None) -> tuple[tuple[Variable, ...], tuple[str, ...]]:
@@ -373,9 +381,12 @@ def _clipped(clip: Clip | None, found: list[Variable]) -> list[Variable]:
     if clip is None:
         return found
     check_clip(clip)
-    made = list(clip(found))
-    if len(made) != len(found):
-        raise InputError(f"clip must return {len(found)} gradients, returned {len(made)}")
+    made = clip(list(found))
+    if not isinstance(made, list | tuple) or len(made) != len(found):
+        raise InputError(
+            f"clip must return a list of {len(found)} gradients, one for each parameter; found "
+            f"{shown(made)}"
+        )
     return [fitted_gradient(g, m) for g, m in zip(found, made, strict=True)]
 
 

@@ -606,6 +606,33 @@ def test_unproved_losses_warn(group2: synk.Group) -> None:
     train(*net.data(10))
 
 
+def test_reductions_by_name(group2: synk.Group) -> None:
+    """As elsewhere "mean" is "avg"; another word does not become a sum."""
+    net = Net()
+    arguments = net.loss, net.params, net.x, net.y, updates.sgd, 0.1
+    found = [
+        make_train_function(*arguments, reduction=word, mode=FAST).gradients(*net.data(5))
+        for word in ("avg", "mean")
+    ]
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for wrong in ("max", "gather", "total", "average"):
+        with pytest.raises(synk.InputError, match="reduction"):
+            make_train_function(*arguments, reduction=wrong, mode=FAST)
+
+
+@pytest.mark.parametrize("name", ["outputs", "bcast_inputs"])
+def test_what_is_no_list(group2: synk.Group, name: str) -> None:
+    net = Net()
+    given: Any = {name: net.x.mean()}
+    for make in (make_train_function, make_train_function_pytensor):
+        with pytest.raises(synk.InputTypeError, match=f"{name}=.*a list"):
+            make(net.loss, net.params, net.x, net.y, updates.sgd, 0.1, **given)
+        for clip in (lambda grads: grads[0], lambda grads: None, lambda grads: grads[1:]):
+            with pytest.raises(synk.InputError, match="clip must return a list"):
+                make(net.loss, net.params, net.x, net.y, updates.sgd, 0.1, clip=clip)
+
+
 def test_seconds(group2: synk.Group) -> None:
     """S95: where the time goes, for each member."""
     _, train, data = trained()

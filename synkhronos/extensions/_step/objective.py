@@ -17,9 +17,11 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
+from synkhronos._checks import shown
 from synkhronos._engine.graph_collectives import has_collectives
-from synkhronos._errors import ReductionWarning
+from synkhronos._errors import InputError, ReductionWarning
 from synkhronos._proofs import Proof, Unproved, depends_on, prove, row_draws
+from synkhronos._proofs.reductions import NAMES, Reduction
 from synkhronos._warnings import warn
 from synkhronos.extensions.updates._slots import fitted_gradient, gradients
 
@@ -57,7 +59,13 @@ def objective(
 ) -> Objective:
     """Analyse a loss; `reduction` ("avg" or "sum") replaces the proof."""
     if reduction is not None:
-        return Objective(reduction == "avg", gradients(loss, params, params), ())
+        op = NAMES.get(reduction) if isinstance(reduction, str) else None
+        if op not in (Reduction.AVG, Reduction.SUM):
+            raise InputError(
+                f"make_train_function: reduction={shown(reduction)}: members' gradients add up, so "
+                'use "avg" (for a loss that is a mean over rows) or "sum"'
+            )
+        return Objective(op is Reduction.AVG, gradients(loss, params, params), ())
     if not depends_on(loss, rows):
         return Objective(True, gradients(loss, params, params), ())
     every = [*rows, *row_draws(loss, rows)]
