@@ -214,8 +214,7 @@ class Arguments:
             alike = all(e is None or not e.differs for e in entries)
             if rank == self._group.rank or alike:
                 select(wanted, len(shareds[0].container.storage[0]), "batch_s")
-        # copies: the user may change the arrays before they are pickled
-        return tuple(np.array(b) if isinstance(b, np.ndarray | list | tuple) else b for b in found)
+        return tuple([_copied(b) for b in found])
 
     def slices(
         self, num_slices: int | str, given: list[object], rows: int | None, subset: tuple[int, ...]
@@ -267,6 +266,12 @@ def _default(value: object) -> object:
     """An input's default now: In takes values, shared variables and their containers."""
     container = getattr(value, "container", value)
     return getattr(container, "storage", [value])[0]
+
+
+def _copied(rows: object) -> object:
+    """The rows of one member, of a type that each member knows, and safe from later changes."""
+    plain = rows is None or isinstance(rows, int | np.integer | slice)
+    return rows if plain else np.array(rows)
 
 
 def _here(value: object) -> object:

@@ -4,8 +4,8 @@
 #
 # * Dtype and number of dimensions never change. Shape and place do so only in the master, while the
 #   group lives.
-# * `stamp` is new whenever place or shape change, and never used twice. A repeated call compares
-#   stamps and nothing else, so whatever sets `_view` sets it, too.
+# * `stamp` is new whenever place, shape or `minibatch` changes, and never used twice. A repeated
+#   call compares stamps and nothing else, so whatever sets `_view` sets it, too.
 # * Nothing is sent: members find the array by `ref`, which the next command carries.
 # * Unless it maps a file, `_view` is the begin of `_memory`, in its shape. Growth takes other
 #   memory, and the old one lives as long as a view of the user's.
@@ -19,13 +19,13 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from synkhronos._api.unusable import is_masked, why_unusable
-from synkhronos._checks import check_number, shown
+from synkhronos._checks import check_number, is_integer, shown
 from synkhronos._engine.group import Group, current
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host.arena import ArrayRef, FileRef, mapped_inode
@@ -66,10 +66,9 @@ class Data:
     ----------
     group : Group
     name : str or None
-    minibatch : bool
-        The rows are those of a call's batch.
     stamp : int
-        A new number whenever the place in memory or the shape changes; unique among all Data.
+        A new number whenever the place in memory, the shape or `minibatch` changes; unique among
+        all Data.
 
     Examples
     --------
@@ -92,13 +91,22 @@ class Data:
         self._dtype = dtype
         self._ndim = ndim
         self.name = name
-        self.minibatch = minibatch
+        self.minibatch = minibatch  # and a first `stamp`
         self._memory = np.empty(0, dtype)  # all that is allocated, 1-D
         self._view = np.zeros((0,) * ndim, dtype)
         self._ref: ArrayRef | FileRef | None = None
         self._generation = 0
-        self.stamp = next(_stamps)
         self._given = False  # a value or a shape
+
+    @property
+    def minibatch(self) -> bool:
+        """Whether the rows are those of a call's batch; it can be set."""
+        return self._minibatch
+
+    @minibatch.setter
+    def minibatch(self, value: bool) -> None:
+        self._minibatch = bool(value)
+        self.stamp = next(_stamps)
 
     @property
     def data(self) -> np.ndarray:
@@ -308,11 +316,14 @@ class Data:
         ...     d.set_shape((1, 3)); d.data
         array([[1., 2., 0.]])
         """
-        wanted = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-        if len(wanted) != self._ndim or any(s < 0 for s in wanted):
-            raise InputError(f"{self!r} cannot take the shape {wanted}")
+        given = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+        if len(given) != self._ndim or not all(is_integer(n) and n >= 0 for n in given):
+            raise InputError(
+                f"{self!r} cannot take the shape {shown(given)}: give {self._ndim} integers of at "
+                "least 0"
+            )
         self._given = True
-        self.reshape(tuple(int(s) for s in wanted), oversize, keep=True)
+        self.reshape(tuple([int(n) for n in given]), oversize, keep=True)
 
     def free_memory(self) -> None:
         """Free the memory; the length becomes 0 (0-d Data become 0).
@@ -413,6 +424,8 @@ def as_literal(given: object, dtype: np.dtype) -> np.ndarray:
         raise InputTypeError(f"a ragged list is not an array ({exc})") from None
     if not isinstance(given, int | float | complex | list | tuple):
         return value
+    if not value.size:  # numpy takes an empty list for floats
+        return value.astype(dtype)
     if dtype.kind in "fc" and value.dtype.kind in "iuf" + dtype.kind:
         with np.errstate(over="ignore"):
             cast = value.astype(dtype)

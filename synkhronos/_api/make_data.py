@@ -27,7 +27,7 @@ def data(
     var: Variable | None = None,
     dtype: object = None,
     ndim: int | None = None,
-    shape: Sequence[int] | None = None,
+    shape: Sequence[int] | int | None = None,
     minibatch: bool = False,
     force_cast: bool = False,
     oversize: float = 1,
@@ -47,7 +47,7 @@ def data(
         The input that the Data are for: gives dtype, ndim and name.
     dtype, ndim : optional
         Default: those of `var`, else those of `value` (ndim also from `shape`).
-    shape : sequence of int, optional
+    shape : sequence of int, or int, optional
         The shape of Data without a value; they are filled with 0.
     minibatch : bool
         The array holds only the rows of a call's batch, in the batch's order: its first
@@ -89,11 +89,13 @@ def data(
     """
     group = current("synk.data")
     label = name or getattr(var, "name", None)
+    if isinstance(shape, int | np.integer):
+        shape = (int(shape),)
     loader = value if callable(value) else None
     try:
         kind, dimensions = _kind(None if loader else value, var, dtype, ndim, shape)
     except TypeError as exc:
-        raise InputTypeError(f"synk.data: {exc}") from None
+        raise InputTypeError(f"synk.data: {str(exc).removeprefix('synk.data: ')}") from None
     if scatter or loader:
         _check_scattered(dimensions, shape, loader, scatter, minibatch)
         if group.member.communicator.nodes > 1 and not isinstance(value, np.memmap):
@@ -130,6 +132,8 @@ def _kind(
     value: object, var: Variable | None, dtype: Any, ndim: int | None, shape: Any
 ) -> tuple[np.dtype, int]:
     if var is not None:
+        if not isinstance(var, Variable):
+            raise InputTypeError(f"var={shown(var)} is not a variable: give the function's input")
         kind = tensor_type(var)
         dtype, ndim = kind.dtype, kind.ndim
     if value is not None:

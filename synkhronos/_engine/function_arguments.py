@@ -121,6 +121,11 @@ def _parse_output(output: Any) -> tuple[Variable, Reduction | None, bool]:
                 f"output {shown(output)}: give a variable or a pair (variable, reduction's name)"
             )
         output, reduction, named = output[0], parse(output[1]), True
+    if isinstance(output, list):  # PyTensor would stack it
+        raise InputTypeError(
+            f"output {shown(output)} is a list in the list of outputs: give one flat list, a dict, "
+            "or pt.stack of the variables for one array"
+        )
     return _variable(output), reduction, named
 
 
@@ -198,13 +203,23 @@ def _update_items(updates: Any) -> list[Any]:
         return []
     if isinstance(updates, Mapping):
         return [(k, *v) if isinstance(v, tuple) else (k, v) for k, v in updates.items()]
-    items = [item if isinstance(item, Change) else tuple(item) for item in updates]
+    items = _tuples(updates, "updates", "(variable, new value)")
     short = [item for item in items if isinstance(item, tuple) and len(item) < 2]
     if short:
         raise InputError(
             f"updates: {shown(short[0])} is not a pair of a variable and its new value"
         )
     return items
+
+
+def _tuples(given: Any, what: str, pair: str) -> list[Any]:
+    """The tuples of a list; a `Change` is one already."""
+    try:
+        return [each if isinstance(each, Change) else tuple(each) for each in given]
+    except (TypeError, ValueError):  # ValueError: a variable is a vector
+        raise InputTypeError(
+            f"{what}={shown(given)}: give a dict, or a list of pairs {pair}"
+        ) from None
 
 
 def _new(shared: SharedVariable, new: object) -> Variable:
@@ -225,8 +240,12 @@ def pairs_of(
     """The givens as pairs of what is replaced and what replaces it."""
     if givens is None:
         return []
-    pairs = list(givens.items()) if isinstance(givens, Mapping) else [tuple(p) for p in givens]
-    for old, _ in pairs:
+    given = givens.items() if isinstance(givens, Mapping) else givens
+    pairs = _tuples(given, "givens", "(variable, what replaces it)")
+    for pair in pairs:
+        if len(pair) != 2:
+            raise InputError(f"givens: {shown(pair)} is not a pair (variable, what replaces it)")
+        old = pair[0]
         if not isinstance(old, Variable):
             raise InputTypeError(f"givens: {shown(old)} is not a variable of the graph")
     _check_replaced([old for old, _ in pairs], inputs)
@@ -372,6 +391,8 @@ def sliceables_of(given: Any, wanted: Wanted, changes: list[Change]) -> list[Sha
     """The sliceable shared variables, which the function must use."""
     if given is None:
         return []
+    if not isinstance(given, list | tuple):
+        raise InputTypeError(f"sliceable_shareds={shown(given)}: give a list of shared variables")
     used = set(shareds_of([*(v for v, _, _ in wanted), *(c.new for c in changes)]))
     for shared in given:
         if not isinstance(shared, SharedVariable):

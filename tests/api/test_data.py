@@ -94,6 +94,7 @@ def test_data_without_a_value_say_so(group2: synk.Group) -> None:
     assert repr(d) == "<synkhronos.Data 'x' float32 (0, 3)>"
     assert repr(synk.data([])) == "<synkhronos.Data float64 (0,)>"
     assert repr(synk.data(var=x, shape=(0, 0))) == "<synkhronos.Data 'x' float32 (0, 0)>"
+    assert repr(synk.data(shape=3, dtype="int8")) == "<synkhronos.Data int8 (3,)>"
 
 
 @pytest.mark.parametrize(
@@ -117,6 +118,8 @@ def test_data_without_a_value_say_so(group2: synk.Group) -> None:
         {"dtype": "float32", "shape": (2, -1)},
         {"dtype": "float32", "ndim": 1, "shape": (2, 2)},
         {"dtype": "float32", "ndim": -1},
+        {"dtype": "float32", "ndim": 1.0},
+        {"var": 3},
         {"value": np.ones(2), "oversize": 0.5},
         {"value": np.ones(2), "oversize": np.nan},
     ],
@@ -162,6 +165,7 @@ def test_condition_data_is_a_dry_run(group2: synk.Group) -> None:
     assert d.condition_data(np.array([1], "int8")).dtype == np.float64
     small = synk.data(dtype="int8", ndim=1)
     assert small.condition_data(np.array([3.7]), force_cast=True).tolist() == [3]
+    assert (small.condition_data([]).dtype, synk.data([], dtype="bool").shape) == ("int8", (0,))
     assert d.data.tolist() == [0, 1, 2]
     assert not np.shares_memory(d.data, found)
 
@@ -349,7 +353,7 @@ def test_lengths_of_fresh_data(group2: synk.Group) -> None:
         synk.data(1.0).set_length(2)
 
 
-@pytest.mark.parametrize("shape", [(2,), (2, -1), (1, 2, 3), (), -1])
+@pytest.mark.parametrize("shape", [(2,), (2, -1), (1, 2, 3), (), -1, (2, 1.5), ("2", 1), None])
 def test_shapes_that_cannot_be(group2: synk.Group, shape: Any) -> None:
     d = synk.data(np.ones((2, 2)))
     with pytest.raises(synk.InputError):

@@ -181,7 +181,7 @@ def test_mean_is_a_synonym(group2: synk.Group) -> None:
     same(s.get_value(), 8)
 
 
-@pytest.mark.parametrize("output", [("x", "avg"), (3, 4, 5), object()])
+@pytest.mark.parametrize("output", [("x", "avg"), (3, 4, 5), object(), [pt.constant(1.0)]])
 def test_what_is_no_output(group2: synk.Group, output: Any) -> None:
     with pytest.raises(synk.InputTypeError):
         make([matrix()], [output])
@@ -785,6 +785,17 @@ def test_minibatches_follow_each_other(group2: synk.Group) -> None:
         same(f(mini), whole[start : start + 4])
 
 
+def test_data_become_a_minibatch(group: synk.Group) -> None:
+    """Between two calls that are alike otherwise."""
+    x = matrix()
+    f, rows = make([x], x * 1), np.arange(6.0).reshape(6, 1)
+    d = synk.data(rows)
+    for minibatch in (False, True, False):
+        d.minibatch = minibatch
+        for _ in range(2):
+            same(f(d, batch=[5, 3, 0]), rows[[0, 1, 2] if minibatch else [5, 3, 0]])
+
+
 @pytest.mark.parametrize("form", [dict, list])
 def test_givens(group: synk.Group, rng: np.random.Generator, form: type) -> None:
     """S16: all uses are replaced, of sliceable shared variables too."""
@@ -1014,6 +1025,15 @@ def test_updates_that_make_no_sense(group2: synk.Group, update: Callable[[Any], 
         make([], updates=[update(s)], on_unused_input="ignore")
     with pytest.raises(synk.InputError, match="twice"):
         make([], updates=[(s, s + 1), (s, s + 2)])
+
+
+@pytest.mark.parametrize("name", ["updates", "givens"])
+def test_pairs_that_are_not_in_a_list(group2: synk.Group, name: str) -> None:
+    """What is forgotten most: the list around one pair."""
+    x, s, v = matrix(), shared(0.0, "s"), shared(np.zeros(2), "v")
+    for wrong in ((s, x.sum()), (v, x[0]), s, 3, [s], [(s,)]):
+        with pytest.raises(synk.InputError, match=f"^{name}.* pair"):
+            make([x], x.sum() + s, **{name: wrong})
 
 
 def test_updates_are_local(group: synk.Group, rng: np.random.Generator) -> None:
@@ -1515,6 +1535,8 @@ def test_batch_s_masks(group2: synk.Group, rng: np.random.Generator) -> None:
     mask = [True, False, True]
     assert f(batch_s=mask)[1].tolist() == [0, 2, 3, 5]
     assert f(batch_s=[np.array(mask), np.array([False] * 3)])[1].tolist() == [0, 2]
+    for rows in (synk.data([0, 2]), range(0, 3, 2)):  # workers have no group to unpickle Data in
+        assert f(batch_s=rows)[1].tolist() == [0, 2, 3, 5]
 
 
 @pytest.mark.parametrize(
@@ -1583,12 +1605,12 @@ def test_sliceables_of_unequal_lengths(group2: synk.Group, rng: np.random.Genera
         f()
 
 
-@pytest.mark.parametrize("what", ["unused", "no variable", "0-d"])
+@pytest.mark.parametrize("what", ["unused", "no variable", "0-d", "no list"])
 def test_what_is_not_sliceable(group2: synk.Group, what: str) -> None:
     x, s, k = matrix(), shared(np.ones(3), "s"), shared(1.0, "k")
-    given = {"unused": s, "no variable": x, "0-d": k}[what]
+    given: Any = {"unused": [s], "no variable": [x], "0-d": [k], "no list": k}[what]
     with pytest.raises(synk.InputError, match="sliceable_shareds"):
-        make([x], x.sum() * k, sliceable_shareds=[given])
+        make([x], x.sum() * k, sliceable_shareds=given)
 
 
 def test_means_over_scattered_sliceables_are_weighted(
