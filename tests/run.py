@@ -181,6 +181,9 @@ def main() -> int:
     chosen = SELECTIONS[given.selection]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
+        temporary = folder / "tmp"  # PyTensor leaves a file there for each function of numba
+        temporary.mkdir()
+        os.environ["TMPDIR"] = str(temporary)
         codes = run_beside(both(chosen, "not alone and not unhurried"), paths, folder)
         if last := marked(paths):
             processes = 2 * len(os.sched_getaffinity(0))
