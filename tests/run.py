@@ -46,10 +46,12 @@ COMPANIONS = (  # what reads or calls PyMC; scripts/test --lowest has more, with
     *("recipes", "companions", "bambi", "everywhere", "fast", "models", "parallel", "sample"),
     *("samplers", "nutpie", "after", "docs", "late_arviz"),
 )
-LARGE = (  # those that import PyMC or scikit-learn, and most of those that compile by numba
-    *("tests/pymc", "tests/sklearn", "tests/training/test_metrics.py", "tests/nn", "tests/ops"),
-    *(f"tests/compiling/test_{name}" for name in ("compile", "lean", "vectorised")),
-    "tests/backends/test_machine_code",
+LARGE = (  # those that import a large library, and most of those that compile by numba
+    *("tests/pymc", "tests/compiling", "tests/libraries", "tests/nn", "tests/ops", "tests/search"),
+    *("tests/sklearn", "tests/zoo", "tests/cli/test_report.py", "tests/cli/test_search.py"),
+    *("tests/backends/test_machine_code.py", "tests/end_to_end/test_notebook.py"),
+    *("tests/training/sources", "tests/training/test_alternate.py"),
+    *(f"tests/training/test_{name}.py" for name in ("exporters", "kept", "metrics")),
 )
 PROMISES = "tests/test_promises.py"  # it looks at all tests
 NONE_WENT_WRONG = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)

@@ -65,6 +65,13 @@ def test_what_runs_alone_begins_when_all_others_have_ended(tmp_path: Path) -> No
     assert len(reports) == 3
 
 
+def test_no_large_library_is_imported_beside_small_tests(pytestconfig: pytest.Config) -> None:
+    """Each of their groups would be forked with it: `LARGE` of tests/run.py has the others."""
+    if sharing.IMPORTED not in pytestconfig.stash:
+        pytest.skip("only processes that share tests have collected the small ones alone")
+    assert not pytestconfig.stash[sharing.IMPORTED]
+
+
 @pytest.mark.parametrize(
     ("marker", "unit"),
     [

@@ -26,6 +26,7 @@ import itertools
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,9 @@ from _pytest.junitxml import xml_key
 from array_code import compile_array_code, compile_loo
 from selection import COLLECTED, Collected
 
+# beside PyMC a group takes twice the time
+LARGE_LIBRARIES = {"matplotlib", "optuna", "pandas", "pymc", "sklearn", "tensorboard"}
+IMPORTED = pytest.StashKey[set[str]]()  # those of them that the collection has imported
 PATIENCE = 240.0  # seconds for the collection of another command
 GRACE = 20.0  # seconds that an interrupted process has for the groups and programs of its test
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
@@ -52,6 +56,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     processes = session.config.getoption("processes")
     if processes is None or session.testsfailed or session.config.option.collectonly:
         return None
+    session.config.stash[IMPORTED] = LARGE_LIBRARIES & sys.modules.keys()
     if session.config.getoption("numba"):
         compile_array_code()
         if any(item.path.name == "test_after.py" for item in session.items):
