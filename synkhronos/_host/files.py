@@ -325,6 +325,11 @@ def sync(path: Name) -> None:
         os.close(descriptor)
 
 
+def is_shortage(error: BaseException) -> bool:
+    """Whether the process or the machine lacks descriptors or memory: the file may be whole."""
+    return getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
 def is_own(found: os.stat_result) -> bool:
     """Whether only this user may write to a file or a folder."""
     return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

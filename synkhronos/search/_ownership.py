@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from synkhronos._errors import InputError
+from synkhronos._host.files import is_shortage
 from synkhronos.search._studies import give_back, running
 
 _KEY = "synkhronos:owner"  # of the attribute of a trial
@@ -90,7 +91,8 @@ def _process(pid: int) -> dict[str, Any]:
     """A process, told apart from later ones with its pid."""
     try:
         started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    except OSError as exc:
+        _check_no_shortage(exc)
         started = []
     # fields 3 and 22 of proc(5): the state, and the start in ticks since boot
     ended = not started or started[0] in "ZX"
@@ -110,5 +112,12 @@ def _host() -> str:
 def _boot() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
+    except OSError as exc:
+        _check_no_shortage(exc)
         return ""
+
+
+def _check_no_shortage(error: OSError) -> None:
+    """Raise the error of a shortage: else a process that lives would seem to be dead."""
+    if is_shortage(error):
+        raise error

@@ -63,11 +63,16 @@ class Node:
         """
         if self._watches_others:
             return
+        found: dict[int, int] = {}
+        try:
+            for rank in set(range(self.size)) - {self.rank, self.master}:
+                with contextlib.suppress(ProcessLookupError):  # dead, which the master notices
+                    found[rank] = os.pidfd_open(self.words.of[rank][PID])
+        except BaseException:  # such as a shortage of descriptors: the next command tries again
+            for descriptor in found.values():
+                os.close(descriptor)
+            raise
         self._watches_others = True
-        found = {}
-        for rank in set(range(self.size)) - {self.rank, self.master}:
-            with contextlib.suppress(ProcessLookupError):  # it is dead, which the master notices
-                found[rank] = os.pidfd_open(self.words.of[rank][PID])
         self.waiter.watch(found)
 
     def begin(self, number: int) -> None:

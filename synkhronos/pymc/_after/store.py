@@ -208,7 +208,9 @@ def _attributes(path: str, group: str) -> Mapping[str, object]:
     try:
         found: dict[str, object] = json.loads(files.read_text(Path(path, group, "zarr.json")))
         attributes = found["attributes"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        if files.is_shortage(exc):  # else the message would be to delete the group
+            raise
         return {}
     return attributes if isinstance(attributes, dict) else {}
 

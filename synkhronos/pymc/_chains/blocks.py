@@ -87,10 +87,18 @@ def _array(file: Any) -> np.ndarray:
 
 
 def length_of(path: Path) -> int:
-    """The number of draws in a file that is whole; 0 if there is none."""
+    """The number of draws in a file that is whole; 0 if there is none.
+
+    Raises
+    ------
+    OSError
+        Descriptors or memory are short, so nobody can tell.
+    """
     try:
         return len(_mapped(path))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as exc:
+        if files.is_shortage(exc):
+            raise
         return 0
 
 

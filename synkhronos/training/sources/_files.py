@@ -13,7 +13,8 @@
 # * Files may come from strangers. What a file says of its size is checked before memory is taken
 #   for it, and addresses lose their secrets before they reach a message.
 # * An error names file and rows. `skip` turns that of a block into a warning and a list of lost
-#   rows; a missing library, or too little memory, is never skipped.
+#   rows, and such a block is not read again; a missing library, or too little memory or too few
+#   descriptors, is never skipped.
 
 from __future__ import annotations
 
@@ -32,6 +33,7 @@ import numpy as np
 
 from synkhronos._checks import Checked, check_integer, or_none, shown
 from synkhronos._errors import BackendMissing, BatchError, InputError, InputTypeError, SourceError
+from synkhronos._host.files import is_shortage
 from synkhronos._host.secrets import without_secrets
 from synkhronos.training.sources._copies import is_remote, on_this_machine
 from synkhronos.training.sources._paths import few, listed
@@ -295,10 +297,12 @@ class FileSource:
         except (BackendMissing, MemoryError):
             raise
         except Exception as exc:
-            opened.damaged[block] = f"cannot be read: {_said(exc)}"
-            error = self._error(block, opened.damaged[block])
-            if self._options.skip:
-                log.warning("%s; they are left out", error)
+            why = f"cannot be read: {_said(exc)}"
+            if not self._options.skip or is_shortage(exc):  # the next read tries again
+                raise SourceError(f"{self._rows_of(block)} {why}") from _cause(path, exc)
+            opened.damaged[block] = why
+            error = self._error(block, why)
+            log.warning("%s; they are left out", error)
             raise error from _cause(path, exc)
         wanted = (int(stop - start), *self.shape[1:])
         if found.shape != wanted or found.dtype.newbyteorder("=") != self.dtype:
@@ -326,8 +330,7 @@ class FileSource:
 
     def _error(self, block: int, why: str) -> SourceError:
         error = SourceError(f"{self._rows_of(block)} {why}")
-        if self._options.skip:
-            error.lost = (int(self._starts[block]),)  # `_gather` lists all that were asked for
+        error.lost = (int(self._starts[block]),)  # `_gather` lists all that were asked for
         return error
 
     def _check(self, rows: np.ndarray, out: np.ndarray) -> None:
@@ -372,7 +375,7 @@ class _Opened:
         self.lock = threading.RLock()
         self.users = 0
         self.decoded: OrderedDict[int, np.ndarray] = OrderedDict()
-        self.damaged = {} if damaged is None else damaged  # blocks that cannot be read, and why
+        self.damaged = {} if damaged is None else damaged  # blocks that are skipped, and why
         self._handles: OrderedDict[str, object] = OrderedDict()
 
     def handle(self, kind: Format, path: str, cache: str | None, described: str) -> object:
@@ -417,7 +420,7 @@ def _described(
         except Exception as exc:
             name = without_secrets(path)
             error = SourceError(f"{kind.name}: {name} cannot be read: {_said(exc)}")
-            if not options.skip:
+            if not options.skip or is_shortage(exc):
                 raise error from _cause(path, exc)
             log.warning("%s; it is left out", error)
             left_out.append(path)

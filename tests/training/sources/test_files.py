@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import contextlib
+import errno
 import gc
 import gzip
 import io
@@ -398,6 +399,29 @@ def test_damaged_rows_are_listed_on_request(
     with pytest.raises(synk.SourceError) as caught:
         pickle.loads(pickle.dumps(source))[[7]]
     assert caught.value.lost == (7,)
+
+
+@pytest.mark.parametrize(("skip", "number"), [(True, errno.EMFILE), (False, errno.EIO)])
+def test_an_error_that_passes_loses_no_rows(
+    skip: bool, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `skip` too, if the process has too few descriptors; the next read finds the rows."""
+    paths = written("npy", tmp_path)
+    source = sources.npy(paths, skip=skip)
+
+    def fail(*args: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(source._format, "open", fail)
+    with pytest.raises(synk.SourceError, match=os.strerror(number)) as caught:
+        source[[3]]
+    assert not caught.value.lost
+    if skip:
+        monkeypatch.setattr(type(source._format), "describe", fail)
+        with pytest.raises(synk.SourceError, match=os.strerror(number)):
+            sources.npy(paths, skip=True)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(source[[3]], X[[3]])
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "csv"])
