@@ -144,8 +144,11 @@ class GroupFunction(Shippable):
             key = stamps, subset, batch is None, slices, self.runner.member.changes.edition
             found = self._posted.find(key, self.entries)
             # written over what members read in the latest call: all have reported since
-            if found is not None and found.staged and not found.staged.rewrite(args, batch):
-                found = None
+            if found is not None and found.staged:
+                if self.runner.ended:  # a fork shares this memory with the master
+                    self.runner.check(self.what)
+                if not found.staged.rewrite(args, batch):
+                    found = None
         if found is None:
             call = self.make(asked, subset, plain)
             then = self.outputs.finishing(call.outputs, subset)

@@ -87,9 +87,7 @@ class Runner:
     def __init__(self, options: GroupOptions, log_dir: str = "") -> None:
         self._options = options
         self._owner = os.getpid()
-        self.lock = threading.RLock()  # the mark that the runner is reserved
-        # as threading.Condition asks a lock; the mark cannot be left behind
-        self._is_reserved_here: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
+        self._make_lock()
         self.running = False  # a command is being run
         self._task: Task | None = None
         self._ending = threading.Lock()  # acquired once, by the caller that ends the group
@@ -115,6 +113,19 @@ class Runner:
             _cores.keep_freed_memory()
         self.ended = ""
         _runners.add(self)
+
+    def _make_lock(self) -> None:
+        self.lock = threading.RLock()  # the mark that the runner is reserved
+        # as threading.Condition asks a lock; the mark cannot be left behind
+        self._is_reserved_here: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
+
+    def disown(self) -> None:
+        """In a fork of the master: this process must neither use nor end the group.
+
+        Another thread of the master may have held the lock, and would hold it here for ever.
+        """
+        self.ended = "belongs to another process"
+        self._make_lock()
 
     def __del__(self) -> None:
         """Close a group that is not referenced any more."""
@@ -567,9 +578,8 @@ def _tell_other_groups(member: Member, changed: list[Entry]) -> None:
 
 
 def _disown_groups() -> None:
-    """In a fork of the master: this process must neither use nor end the master's groups."""
     for runner in list(_runners):
-        runner.ended = "belongs to another process"
+        runner.disown()
         _runners.discard(runner)
 
 

@@ -33,14 +33,17 @@ def _run(pipe: Pipe, task: dict[str, Any]) -> None:
         values = valued(_objective(task["objective"]), trial)
         pipe.send({"pruned": True} if values is None else {"values": values})
     except BaseException as exc:
+        if not pipe.is_ours:  # a fork that the objective has made, whose end is not the trial's
+            raise
         # by its name: a trial's process does not import Optuna by itself
         if any(kind.__name__ == "TrialPruned" for kind in type(exc).__mro__):
             pipe.send({"pruned": True})
             return
         text = "".join(traceback.format_exception(exc.with_traceback(_of_the_objective(exc))))
         said = traceback.format_exception_only(exc)[-1].strip()
-        sys.stderr.write(text)
-        sys.stderr.flush()  # the parent may end this process once it is told
+        with contextlib.suppress(OSError):  # nobody reads it
+            sys.stderr.write(text)
+            sys.stderr.flush()  # the parent may end this process once it is told
         pipe.send({"raised": said, "traceback": text})
         raise SystemExit(1) from None
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from fork_to import fork_to
 from held_variables import Holding
 from hypothesis import given
 from hypothesis import strategies as st
@@ -335,6 +339,30 @@ def test_damage_is_said_and_the_latest_whole_one_is_taken(
     assert checkpoints.restore() == {"step": 6}
 
 
+@pytest.mark.parametrize("file", ["meta.json", "arrays.safetensors"])
+def test_a_shortage_of_descriptors_is_no_damage(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """Else an earlier checkpoint would be restored, or the advice would be to remove this one."""
+    [a] = weights("a")
+    checkpoints = Checkpoints(folder, [a])
+    checkpoints.save(1)
+    a.set_value(np.full(3, 7.0))
+    checkpoints.save(2)
+    reading = module.files.reading
+
+    def short(path: Path) -> Any:
+        if path == folder / "step-00000002" / file:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return reading(path)
+
+    monkeypatch.setattr(module.files, "reading", short)
+    with pytest.raises(OSError, match="Too many open files"):
+        checkpoints.restore()
+    monkeypatch.undo()
+    assert checkpoints.restore() == {"step": 2}
+
+
 def test_a_failed_save_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints = Checkpoints(folder, weights("w"))
     checkpoints.save(1)
@@ -505,6 +533,29 @@ def test_a_kill_at_any_moment_tears_nothing(tmp_path: Path) -> None:
         """,
     )
     assert out.split() == ["ok", "True", "True"], out
+
+
+def test_a_fork_that_outlives_a_save_keeps_no_lock(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a process of multiprocessing that another thread starts."""
+    write, pids = Checkpoints._write, list[int]()
+
+    def forking(self: Checkpoints, *args: Any) -> Path:
+        if not pids:
+            pids.append(fork_to(lambda: time.sleep(60)))
+        return write(self, *args)
+
+    monkeypatch.setattr(Checkpoints, "_write", forking)
+    monkeypatch.setattr(module, "_LOCK_SECONDS", 0.5)
+    checkpoints = Checkpoints(folder, weights("a"))
+    try:
+        for step in (1, 2):
+            checkpoints.save(step)
+    finally:
+        os.kill(pids[0], signal.SIGKILL)
+        os.waitpid(pids[0], 0)
+    assert checkpoints.steps() == [1, 2]
 
 
 # ---- random generators

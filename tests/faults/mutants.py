@@ -377,6 +377,34 @@ MUTANTS = (
         f"{FAULTS} -k interrupt",
     ),
     Mutant(
+        "a fork that a thread has made holds Ctrl-C back, and not for its parent",
+        "_transport/processes/interrupts.py",
+        "os.register_at_fork(after_in_child=_part)",
+        "",
+        "tests/faults/test_forks.py -k ctrl_c",
+    ),
+    Mutant(
+        "a fork has the signals of before the run",
+        "training/_run/signals.py",
+        "os.register_at_fork(after_in_child=_part)",
+        "",
+        "tests/training/test_resume.py -k ends_by_sigterm",
+    ),
+    Mutant(
+        "a fork does not wait for the lock of a thread that it lacks",
+        "_engine/runner.py",
+        'self.ended = "belongs to another process"\n        self._make_lock()',
+        'self.ended = "belongs to another process"',
+        "tests/faults/test_forks.py -k beside_a_call",
+    ),
+    Mutant(
+        "a fork does not hold the lock of a folder",
+        "_host/folder_locks.py",
+        "os.register_at_fork(after_in_child=_part)",
+        "pass",
+        "tests/host/test_folder_locks.py",
+    ),
+    Mutant(
         "a command left without its verdict is settled",
         "_engine/runner.py",
         "            if self._transactions.undecided or self._left:  # a restart has made others\n"

@@ -6,6 +6,10 @@ import os
 import re
 import signal
 import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import forking_ops
@@ -14,7 +18,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from fork_to import fork_to
-from forking_ops import Forks, ended
+from forking_ops import Forks, Waits, ended
 from modes import FAST
 from user_scripts import run_script
 
@@ -22,6 +26,7 @@ import synkhronos as synk
 from synkhronos import ops, rules
 from synkhronos._engine.graph_exchanges import collective, is_collective
 from synkhronos._transport.communicators.solo import Solo
+from synkhronos._transport.processes.interrupts import Interrupts
 from synkhronos.extensions import Batches, make_train_function, updates
 
 SUPPORT = str(Path(forking_ops.__file__).parent)
@@ -96,6 +101,96 @@ def test_a_fork_while_another_thread_computes() -> None:
     thread.join()
     assert os.waitpid(pid, 0)[1] == 0
     assert not is_collective()
+
+
+def in_a_thread[T](function: Callable[[], T]) -> T:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
+
+
+@contextmanager
+def called(function: synk.Function, value: np.ndarray, waiting: Path) -> Iterator[list[object]]:
+    """A context in which a thread is inside of a call, which waits for a file; its result."""
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(function(value)))
+    thread.start()
+    until = time.monotonic() + 60
+    while len(list(waiting.parent.glob(f"{waiting.name}-*"))) < synk.size():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    try:
+        yield found
+    finally:
+        waiting.touch()
+        thread.join()
+
+
+def refused(function: synk.Function, value: np.ndarray) -> None:
+    with pytest.raises(synk.GroupClosed, match="is a fork of the group's master"):
+        function(value)
+
+
+def test_a_fork_beside_a_call_of_another_thread_is_refused(tmp_path: Path) -> None:
+    """It has the lock of a thread that it lacks, and must not wait for it."""
+    file, x = tmp_path / "go on", pt.vector("x", dtype="float64")
+    with synk.Group(1):
+        f = synk.function([x], (Waits(str(file))(x).sum(), "sum"), mode=FAST)
+        with called(f, np.ones(2), file) as found:
+            pid = fork_to(lambda: refused(f, np.ones(2)))
+            assert os.waitpid(pid, 0)[1] == 0
+        assert found == [2]
+
+
+def test_a_refused_call_of_a_fork_leaves_the_rows_of_a_running_one(tmp_path: Path) -> None:
+    """Both would be copied to the same memory, which the fork shares."""
+    file, x = tmp_path / "go on", pt.vector("x", dtype="float64")
+    file.touch()
+    read, write = os.pipe()
+
+    def check() -> None:
+        os.read(read, 1)
+        refused(f, np.full(4, 7.0))
+
+    with synk.Group(2):
+        f = synk.function([x], (Waits(str(file))(x).sum(), "sum"), mode=FAST)
+        for _ in range(3):
+            assert f(np.ones(4)) == 4
+        for note in tmp_path.iterdir():
+            note.unlink()
+        pid = fork_to(check)
+        with called(f, np.ones(4), file) as found:
+            os.write(write, b".")
+            assert os.waitpid(pid, 0)[1] == 0
+        assert found == [4]
+    os.close(read)
+    os.close(write)
+
+
+def test_ctrl_c_waits_in_a_fork_of_a_thread_too() -> None:
+    """The thread that has forked is the main one there."""
+
+    def check() -> None:
+        done = False
+        with suppress(KeyboardInterrupt), Interrupts():
+            signal.raise_signal(signal.SIGINT)
+            done = True
+        assert done
+
+    pid = in_a_thread(lambda: fork_to(check))
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_fork_that_another_thread_makes_holds_no_ctrl_c_back() -> None:
+    """This thread does so for a moment; the fork would never hear of one."""
+    kept = signal.getsignal(signal.SIGINT)
+
+    def check() -> None:
+        assert signal.getsignal(signal.SIGINT) == kept
+
+    with Interrupts(), Interrupts():
+        pid = in_a_thread(lambda: fork_to(check))
+    assert os.waitpid(pid, 0)[1] == 0
+    check()
 
 
 def test_a_child_in_a_free_run(tmp_path: Path) -> None:

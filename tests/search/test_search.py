@@ -6,6 +6,7 @@ import errno
 import functools
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -86,6 +87,13 @@ def test_each_end_of_a_trial_is_told() -> None:
     assert "cannot be sent to the study" in why[8]
     assert "something else than messages" in why[9]
     assert study.best_trial.number == 10
+
+
+def test_a_fork_of_a_trial_tells_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its replies would be the trial's, and its end too."""
+    [trial] = searched(objectives.forks, 1).trials
+    assert (trial.value, trial.user_attrs["ended"]) == (1.0, [1, 1, 3])
+    assert len(re.findall(r"\(pid \d+\), and cannot report", capfd.readouterr().err)) == 2
 
 
 def test_a_trial_that_reads_no_replies_stops_no_others() -> None:
@@ -423,6 +431,21 @@ def test_trials_of_other_parents() -> None:
     assert states(study) == ["RUNNING", "FAIL", "COMPLETE"]
     assert study.trials[2].params == gone.params
     assert study.trials[2].user_attrs["synkhronos:again_of"] == 1
+
+
+def test_a_shortage_of_descriptors_is_no_dead_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its trials, which it still runs, would be asked again."""
+    study = open_study("a")
+    owned(study, os.getppid())
+
+    def opened(*args: object, **kwargs: object) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "read_text", opened)
+        with pytest.raises(OSError, match="Too many open files"):
+            search(objectives.parabola, study, trials=1, alone=False)
+    assert states(study) == ["RUNNING"]
 
 
 def test_a_search_in_another_thread(tmp_path: Path) -> None:

@@ -1,10 +1,15 @@
-"""An operation that forks, and whose child does not end as it should; workers import it."""
+"""An operation that forks, and whose child does not end as it should; and one that waits.
+
+Workers import them.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,6 +60,27 @@ class Forks(Op):
             sys.exit(3)
         if self.how == "print":
             print("the child prints", flush=True)
+
+
+class Waits(Op):
+    """The value, once a file is there; those who wait say so by files of their own beside it."""
+
+    __props__ = ("file",)
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def make_node(self, x: Any) -> Apply:
+        x = pt.as_tensor_variable(x)
+        return Apply(self, [x], [x.type()])
+
+    def perform(self, node: Any, inputs: Any, output_storage: Any) -> None:
+        Path(f"{self.file}-{os.getpid()}").touch()
+        until = time.monotonic() + 60
+        while not Path(self.file).exists():
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        output_storage[0][0] = np.array(inputs[0])
 
 
 def ended(folder: Any) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,22 @@ def four_threads(trial: Any) -> float:
 def sleeps(trial: Any) -> float:
     time.sleep(1000)
     return 0.0
+
+
+def forks(trial: Any) -> float:
+    """A child ends as few should: it reports, returns, or leaves by an exception."""
+    ended = []
+    for how in ("report", "return", "exit"):
+        if pid := os.fork():
+            ended.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        elif how == "exit":
+            sys.exit(3)
+        else:
+            if how == "report":
+                trial.report(0.5, 0)
+            return 7.0
+    trial.set_user_attr("ended", ended)
+    return 1.0
 
 
 def told(trial: Any) -> float:

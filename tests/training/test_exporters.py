@@ -311,6 +311,23 @@ def test_a_lifeline_outlives_an_end(tmp_path: Path) -> None:
     os.close(ours)
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_lifeline_that_a_fork_holds_ends_with_the_writer(tmp_path: Path) -> None:
+    """As a process of multiprocessing does that outlives the run."""
+    ours, theirs = os.pipe()
+    with Recorder(tmp_path) as made:
+        made.write("step", step=1)
+        living = subprocess.Popen(["sleep", "100"])
+        (tmp_path / ".lock").write_text(f"{living.pid} {os.uname().nodename}\n")
+        found = following(tmp_path, ours)
+        assert kinds(next(found)) == ["step"]
+        living.kill()
+        assert list(found) == []
+    living.wait()
+    os.close(ours)
+    os.close(theirs)
+
+
 @pytest.mark.slow
 def test_beside_fit(group2: synk.Group, tmp_path: Path) -> None:
     """What TensorBoard reads is what the run has recorded, when `fit` returns."""

@@ -6,6 +6,7 @@ protected code. So the handler is replaced by one that only notes the signal.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 
@@ -17,7 +18,7 @@ from types import FrameType
 _SIGINT = int(signal.SIGINT)
 _DEFAULT = int(signal.SIG_DFL)
 _IGNORED = int(signal.SIG_IGN)
-_main_thread = threading.main_thread()
+_main = [threading.main_thread().ident]  # the thread that receives signals; a fork has another
 
 
 class Interrupts:
@@ -33,7 +34,7 @@ class Interrupts:
         self.firm = False  # while true, and at most until the context ends, `check` does not raise
 
     def __enter__(self) -> None:
-        if threading.get_ident() != _main_thread.ident:
+        if threading.get_ident() != _main[0]:
             return
         # the handler first: an interrupt before that must not change the depth, since __exit__ does
         # not run then
@@ -56,12 +57,12 @@ class Interrupts:
 
     def check(self) -> None:
         """Raise a noted interrupt, at a place where that leaves members equal."""
-        if self._noted is None or self.firm or threading.get_ident() != _main_thread.ident:
+        if self._noted is None or self.firm or threading.get_ident() != _main[0]:
             return
         self._raise(self._before)
 
     def __exit__(self, *exc: object) -> None:
-        if threading.get_ident() != _main_thread.ident:
+        if threading.get_ident() != _main[0]:
             return
         self._depth -= 1
         if self._depth == 0:
@@ -69,9 +70,14 @@ class Interrupts:
 
     def release(self) -> None:
         """End the context if the handler of another signal raised just before its end."""
-        if threading.get_ident() == _main_thread.ident and (self._depth or self._before):
+        if threading.get_ident() == _main[0] and (self._depth or self._before):
             self._depth = 0
             self._let_through()
+
+    def part(self) -> object:
+        """In a fork that was made meanwhile: hold nothing back; returns the user's handler."""
+        before, self._before, self._noted = self._before, None, None
+        return before
 
     def _let_through(self) -> None:
         self.firm = False
@@ -89,3 +95,16 @@ class Interrupts:
         elif handler == _DEFAULT:  # the user has set SIGINT to end the process
             set_handler(_SIGINT, handler)
             signal.raise_signal(_SIGINT)
+
+
+def _part() -> None:
+    """In a fork: the thread that has forked is the main one, and Ctrl-C is no more held back."""
+    _main[0] = threading.main_thread().ident
+    found = handler = get_handler(_SIGINT)
+    while isinstance(holder := getattr(handler, "__self__", None), Interrupts):
+        handler = holder.part()
+    if handler is not found:
+        set_handler(_SIGINT, handler)
+
+
+os.register_at_fork(after_in_child=_part)

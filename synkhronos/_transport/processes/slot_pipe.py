@@ -12,12 +12,23 @@ from synkhronos._errors import InputTypeError, SynkhronosError
 
 
 class Pipe:
-    """The end of the process in a slot: requests in lines of JSON, and one reply to each."""
+    """The end of the process in a slot: requests in lines of JSON, and one reply to each.
+
+    Attributes
+    ----------
+    is_ours : bool
+        Whether this is the process in the slot, and not a fork that the user's code has made.
+    """
 
     def __init__(self, requests: int, replies: int) -> None:
         self._requests: IO[bytes] = os.fdopen(requests, "wb", buffering=0)
         self._replies: IO[bytes] = os.fdopen(replies, "rb")
         self._lock = threading.Lock()  # threads of the process may ask at once
+        self._owner = os.getpid()
+
+    @property
+    def is_ours(self) -> bool:
+        return self._owner == os.getpid()
 
     def close(self) -> None:
         """Close both ends."""
@@ -32,9 +43,9 @@ class Pipe:
         InputTypeError
             JSON has no such value.
         SynkhronosError
-            The process that has started this one has ended.
+            The process that has started this one has ended; or this one is a fork.
         """
-        data = _line(request)
+        data = self._data(request)
         with self._lock:
             self._write(data)
             line = self._replies.readline()
@@ -43,10 +54,18 @@ class Pipe:
         return dict(json.loads(line))
 
     def send(self, message: dict[str, object]) -> None:
-        """Send a message that has no reply."""
-        data = _line(message)
+        """Send a message that has no reply; raises a SynkhronosError in a fork."""
+        data = self._data(message)
         with self._lock:
             self._write(data)
+
+    def _data(self, message: dict[str, Any]) -> bytes:
+        if not self.is_ours:  # it would read what the other one asks for
+            raise SynkhronosError(
+                f"this process (pid {os.getpid()}) is a fork of the one that has the work (pid "
+                f"{self._owner}), and cannot report: report there, and end the fork by os._exit"
+            )
+        return _line(message)
 
     def _write(self, data: bytes) -> None:
         rest = memoryview(data)

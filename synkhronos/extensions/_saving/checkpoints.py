@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -46,6 +45,7 @@ from synkhronos._errors import (
     SynkhronosError,
 )
 from synkhronos._host import files
+from synkhronos._host.folder_locks import FolderLock
 from synkhronos._warnings import warn
 from synkhronos.extensions._apart.points import Point
 from synkhronos.extensions._rows.batches import Batches
@@ -287,6 +287,8 @@ class Checkpoints(ProcessBound):
         CheckpointError
             The checkpoint of `step`, or each one, is damaged; or it has another format. Nothing has
             been set.
+        OSError
+            Descriptors or memory are short. Nothing has been set.
 
         Warns
         -----
@@ -494,18 +496,20 @@ class Checkpoints(ProcessBound):
             found = self._files.load_file(path)
             return {n: original(found[n], *body["values"][n]) for n in self._values}
         except (OSError, self._error, KeyError, ValueError, TypeError) as exc:
+            if files.is_shortage(exc):
+                raise
             raise _damaged(place, f"{_ARRAYS}: {exc}") from exc
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """A context in which no other process, and no other object, changes the folder.
 
-        The lock is one of the folder itself (flock), which the kernel releases with this process.
+        The lock is one of the folder itself, which ends with this process.
         """
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        lock = FolderLock(self.folder)
         try:
             until = time.monotonic() + _LOCK_SECONDS
-            while not _locks(descriptor):
+            while not _locks(lock):
                 if time.monotonic() > until:
                     raise TimeoutError(
                         errno.ETIMEDOUT,
@@ -516,7 +520,7 @@ class Checkpoints(ProcessBound):
                 time.sleep(_LOOK_SECONDS)
             yield
         finally:
-            os.close(descriptor)
+            lock.close()
 
     def _write(self, step: int, arrays: dict[str, np.ndarray], body: dict[str, object]) -> Path:
         self._clear()
@@ -639,16 +643,14 @@ class Checkpoints(ProcessBound):
         return body, self._read_arrays(place, body)
 
 
-def _locks(descriptor: int) -> bool:
+def _locks(lock: FolderLock) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return lock.take()
     except OSError as exc:
         if exc.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF):
             raise
         # a file system without locks, or, as NFS, without those of folders
-    return True
+        return True
 
 
 def _rows_for(nodes: int, rows: np.ndarray) -> np.ndarray:
@@ -676,6 +678,8 @@ def _read_meta(place: Path) -> Body:
         seal = body.pop("seal")
         whole = _seal(body) == seal
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:
+        if files.is_shortage(exc):
+            raise
         raise _damaged(place, f"{_META} cannot be read ({exc!r})") from exc
     if not whole:
         raise _damaged(place, f"the contents of {_META} have changed")

@@ -11,9 +11,9 @@ import json
 import os
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from synkhronos._checks import is_integer, plain, shown
 from synkhronos._compiling.progress import tell
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import files
+from synkhronos._host.folder_locks import FolderLock
 from synkhronos.pymc._chains.blocks import Block, length_of
 from synkhronos.pymc._chains.chain_model import other_model, said_of
 
@@ -32,6 +33,7 @@ _RUN, _FORMAT = "run.json", 1
 _NEW = re.compile(r"\.[0-9a-f]+\.new")  # of run.json, which is written before anything else
 _OF_MODEL = ("model", "parameters", "data")
 _TUNING, _METRIC = "tuning.npy", "metric.json"
+_LOOKS, _LOOK_SECONDS = 10, 0.1  # at the metric that another process has begun to write
 
 
 class ChainFolder:
@@ -83,14 +85,22 @@ class ChainFolder:
     def chosen(self, choose: Callable[[], Sequence[Any]]) -> Sequence[Any]:
         """The metric of the run: what its first call has chosen, with the reason.
 
-        It has a file of its own, which each process with some of the chains may write.
+        It has a file of its own, which each process with some of the chains may write: the choice
+        of the first one counts, since chains of two metrics have other statistics.
         """
         path = self.path / _METRIC
-        with contextlib.suppress(OSError, ValueError):
-            return list(json.loads(files.read_text(path)))
+        if (kept := _kept_choice(path)) is not None:
+            return kept
         found = choose()
         with _telling(self.path):
-            files.replace(path, json.dumps(found))
+            try:
+                files.create(path, json.dumps(found))
+            except FileExistsError:
+                for _ in range(_LOOKS):
+                    if (kept := _kept_choice(path)) is not None:
+                        return kept
+                    time.sleep(_LOOK_SECONDS)  # another process may be about to write it
+                files.replace(path, json.dumps(found))  # it is damaged
         return found
 
     @property
@@ -130,6 +140,12 @@ class ChainFolder:
     def _note(self) -> None:
         said = _said(self.path) | {"calls": self.calls}
         files.replace(self.path / _RUN, json.dumps(said, indent=1))
+
+
+def _kept_choice(path: Path) -> list[Any] | None:
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return list(json.loads(files.read_text(path)))
+    return None
 
 
 def _draws_in(place: Path) -> int | None:
@@ -227,23 +243,18 @@ def _fresh() -> list[int]:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    fcntl: Any = import_module("fcntl")  # Windows has none
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with contextlib.closing(FolderLock(path)) as lock:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            is_alone = lock.take()
+        except OSError:
+            tell(f"{path} is in a file system without locks: see that no other call uses it")
+            is_alone = True
+        if not is_alone:
             raise InputError(
                 f"folder={str(path)!r}: another call samples into it: wait for its end, or give "
                 "another folder"
-            ) from None
-        except OSError:
-            tell(f"{path} is in a file system without locks: see that no other call uses it")
+            )
         yield
-    finally:
-        with contextlib.suppress(OSError):  # else a fork that still lives would keep the lock
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)
 
 
 def _check_empty(path: Path) -> None:

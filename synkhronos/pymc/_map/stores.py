@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
+import platform
 import shutil
+import stat
 import tempfile
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +18,7 @@ from typing import IO
 
 from synkhronos._errors import InputError
 from synkhronos._host import files
+from synkhronos._host.folder_locks import FolderLock
 
 
 class Store(ABC):
@@ -115,17 +120,42 @@ class OwnFolder(Store):
         (self.path / name).unlink(missing_ok=True)
 
 
+_PREFIX = f"synk-map-{platform.node()}-"  # of temporary folders; other machines may share /tmp
+_NEW_SECONDS = 60.0  # in which a folder may not be locked yet
+
+
 def temporary(owner: object) -> str:
-    """A new folder, which lasts as long as its owner in this process."""
-    made = tempfile.mkdtemp(prefix="synk-map-")
-    weakref.finalize(owner, _remove, made, os.getpid())
+    """A new folder, which lasts as long as its owner in this process.
+
+    Those that killed processes have left go first: the kernel has released their locks.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{glob.escape(_PREFIX)}*"):
+        with contextlib.suppress(OSError):  # another process has removed it
+            _remove_left(left)
+    made = tempfile.mkdtemp(prefix=_PREFIX)
+    lock = FolderLock(made)
+    with contextlib.suppress(OSError):  # there are no locks: it is never removed by others
+        lock.take()
+    weakref.finalize(owner, _remove, made, lock, os.getpid())
     return made
 
 
-def _remove(folder: str, owner: int) -> None:
+def _remove_left(folder: Path) -> None:
+    """Remove a folder of this user that no process has locked."""
+    found = folder.lstat()
+    is_new = time.time() < found.st_mtime + _NEW_SECONDS
+    if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode) or is_new:
+        return
+    with contextlib.closing(FolderLock(folder)) as lock:
+        if lock.take():  # raises where there are no locks, so that nobody knows
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove(folder: str, lock: FolderLock, owner: int) -> None:
     """Remove a temporary folder, unless this process is a fork of the one that made it."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
+        lock.close()
 
 
 def _check_own(path: Path, found: os.stat_result) -> None:

@@ -45,12 +45,19 @@ class Signals:
                 kept = signal.getsignal(number) == signal.default_int_handler
                 if kept if number == signal.SIGINT else is_usual(number):  # else it is the user's
                     self._before[number] = signal.signal(number, self._note)
+        if self._before:
+            _active.append(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
         if self._alarm:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        self._restore()
+
+    def _restore(self) -> None:
+        """Give the signals back."""
+        _active[:] = [each for each in _active if each is not self]
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -84,6 +91,19 @@ class Signals:
     def _too_late(self, number: int, frame: FrameType | None) -> None:
         _say(f"the step has not ended within {GRACE:.0f} s: the run ends without a checkpoint")
         end(self._limiting)
+
+
+# In a fork of the process, such as a process of multiprocessing, signals act as before the run:
+# else it would not end by the SIGTERM of its parent, which waits for its end.
+_active: list[Signals] = []
+
+
+def _part() -> None:
+    for signals in reversed(_active):
+        signals._restore()
+
+
+os.register_at_fork(after_in_child=_part)
 
 
 def _told() -> KeyboardInterrupt:

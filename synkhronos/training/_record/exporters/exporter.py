@@ -135,9 +135,9 @@ def _end_of(run: Path, lifeline: int | None) -> Iterator[Any]:
     """A function that waits some seconds, and says whether nobody will write any more."""
     poll = select.poll()
     with contextlib.ExitStack() as stack:
-        if lifeline is not None:
+        if lifeline is not None:  # which forks of the writer may keep open when it has died
             poll.register(lifeline, select.POLLIN)
-        elif (pid := writer_of(run)) is not None:
+        if (pid := writer_of(run)) is not None:
             try:
                 process = os.pidfd_open(pid)
             except OSError as exc:
