@@ -106,15 +106,16 @@ def in_a_table() -> Iterator[None]:
 
 
 def tell(text: str) -> None:
-    """Write a line to the log; to stderr if no logging is set up."""
+    """Write a line to the log; to stderr if no logging is set up, and somebody reads it."""
     if _silent.get():
         return
     text = printable(text)
     if log.hasHandlers():
         log.info("%s", text)
     elif sys.stderr is not None:
-        sys.stderr.write(f"synkhronos: {text}\n")
-        sys.stderr.flush()
+        with contextlib.suppress(OSError, ValueError):  # it fails no call
+            sys.stderr.write(f"synkhronos: {text}\n")
+            sys.stderr.flush()
 
 
 def watch(function: object) -> None:

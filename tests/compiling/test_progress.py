@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytensor
@@ -77,6 +78,20 @@ def test_what_fails_is_not_done(lines: Callable[[], list[str]]) -> None:
         fail()
     assert not threads()
     assert not [line for line in lines() if "done" in line]
+
+
+def test_a_line_that_nobody_reads_fails_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+
+    def write(text: str) -> None:
+        written.append(text)
+        raise BrokenPipeError
+
+    monkeypatch.setattr(logging.Logger, "hasHandlers", lambda self: False)
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=write))
+    progress.tell("the model is sampled plainly")
+    monkeypatch.undo()
+    assert written == ["synkhronos: the model is sampled plainly\n"]
 
 
 def test_what_is_short_is_not_told(

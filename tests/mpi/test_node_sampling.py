@@ -157,7 +157,7 @@ def test_each_node_chooses_the_same_metric(mpi: Launcher, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("fails", "said"),
     [
-        ("node 1", "samples this node's chains killed by SIGKILL"),
+        ("node 1", "samples this node's chains has ended: killed by SIGKILL"),
         ("interrupt", "raised KeyboardInterrupt"),
     ],
 )

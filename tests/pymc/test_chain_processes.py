@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from synkhronos._transport.serialization import pack_graph, unpack_graph
 from synkhronos.pymc._chains import nodes, sampling
 from synkhronos.pymc._chains import processes as _chain_processes
 from synkhronos.pymc._chains.nodes import DRAWS, ChainsProcess, write_answer
-from synkhronos.pymc._chains.progress import ChainRecords, same_totals, table
+from synkhronos.pymc._chains.progress import ChainRecords, same_totals, table, while_read
 
 
 def chain(started: bool = True, done: int = 0, total: int = 40) -> Any:
@@ -59,6 +60,21 @@ def test_a_process_reads_how_far_the_chains_of_another_are() -> None:
     assert not second.started
     theirs.write([chain(done=40), chain()])
     assert [c.done for c in ours.read()] == [True, False]
+
+
+@pytest.mark.parametrize("error", [OSError("the terminal is gone"), ValueError("a closed file")])
+def test_what_nobody_reads_ends_no_run(error: Exception) -> None:
+    """As of a terminal that is closed at night."""
+    shown: list[str] = []
+
+    def unread(chains: Any) -> None:
+        shown.append("unread")
+        raise error
+
+    show = while_read(unread, lambda chains: shown.append("read"))
+    for _ in range(2):
+        show([])
+    assert shown == ["unread", "read", "read"]
 
 
 def test_a_process_that_has_not_begun_has_the_total_of_the_others() -> None:
@@ -119,6 +135,22 @@ def test_an_interrupt_before_the_first_draw_ends_all(monkeypatch: pytest.MonkeyP
     for process in seen:
         with pytest.raises(ProcessLookupError):
             os.kill(process._child.pid, 0)
+
+
+def test_an_interrupt_of_a_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes at the end of the time in which it is held back; the process is reaped, too."""
+    made: list[Any] = []
+    real = nodes.ChildProcess
+
+    def child(*args: Any) -> Any:
+        made.append(real(*args))
+        signal.raise_signal(signal.SIGINT)
+        return made[0]
+
+    monkeypatch.setattr(nodes, "ChildProcess", child)
+    with pytest.raises(KeyboardInterrupt):
+        ChainsProcess(pack_graph(Sleeps()), 0, [0])
+    assert made[0].ended
 
 
 class Sleeps:

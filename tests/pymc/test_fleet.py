@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import re
+import signal
 import stat
 import time
 import weakref
@@ -19,6 +20,7 @@ import numpy as np
 import pymc as pm
 import pytensor.sparse
 import pytest
+from fork_to import fork_to
 from modes import FAST
 from pymc.sampling.mcmc import assign_step_methods
 from scipy import sparse
@@ -520,6 +522,28 @@ def test_a_fork_leaves_a_temporary_folder_to_its_parent(end: str) -> None:
     assert not path.exists()
 
 
+def test_the_folder_of_a_killed_process_goes_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of a living process, and a new one, which may not be locked yet, stay."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def killed() -> None:
+        folder = Folder(None)
+        (folder.path / "result").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    ours = Folder(None)
+    assert os.waitpid(fork_to(killed), 0)[1] == signal.SIGKILL
+    [left] = set(tmp_path.iterdir()) - {ours.path}
+    for old in (False, True):
+        for each in (ours.path, left):
+            if old:
+                os.utime(each, (0, 0))
+        Folder(None)
+        assert (ours.path.exists(), left.exists()) == (True, not old)
+
+
 @pytest.mark.timeout(120)
 def test_an_interrupt_leaves_the_results(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -562,6 +586,29 @@ def test_a_process_that_has_ended_gets_no_item(tmp_path: Path) -> None:
         assert [reply["name"] for reply in process.replies] == ["a"]
         fleet.take(process, {"raised": "an error"})
         assert (list(record.failed), process.limits) == (["a"], [7, 7])
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kills", [1, 3])
+def test_processes_that_are_killed_while_they_start(
+    kills: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one takes the items, unless none starts."""
+    started, processes = Fleet.started, list[Any]()
+
+    def killed(self: Fleet, cores: Any) -> Any:
+        processes.append(started(self, cores))
+        if len(processes) <= kills:
+            processes[-1].kill()
+        return processes[-1]
+
+    monkeypatch.setattr(Fleet, "started", killed)
+    given: dict[str, Any] = {"cores": 1, "progressbar": False}
+    if kills == 1:
+        assert dict(synk.pymc.map(cases.slow, [0.0, 0.1], **given)) == {0: 0.0, 1: 0.1}
+        return
+    with pytest.raises(SynkhronosError, match="3 processes did not start"):
+        synk.pymc.map(cases.slow, [0.0, 0.1], **given)
 
 
 class EachFails:

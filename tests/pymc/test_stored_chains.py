@@ -526,6 +526,23 @@ def test_a_run_keeps_the_metric_that_was_chosen(model: pm.Model, tmp_path: Path)
     assert auto.of_run is None
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_processes_that_choose_at_once_have_one_metric(
+    model: pm.Model, tmp_path: Path, damaged: bool
+) -> None:
+    """Draws of two metrics have other statistics, and no tree can have both."""
+    place = tmp_path / "metric.json"
+
+    def late() -> tuple[str, float, str]:
+        place.write_text("[" if damaged else '["diag", 1.0, "the first"]')
+        return "low_rank", 2.0, "the second"
+
+    first, second = ["diag", 1.0, "the first"], ["low_rank", 2.0, "the second"]
+    with opened(tmp_path, model, 4, {}) as folder:
+        for _ in range(2):
+            assert list(folder.chosen(late)) == (second if damaged else first)
+
+
 def test_a_chain_that_a_chosen_metric_leaves_stuck_is_tuned_by_diag(
     model: pm.Model, tmp_path: Path, sampled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -666,6 +683,19 @@ def test_an_interrupt_while_the_first_chain_is_tuned_returns_the_others(
     assert found.posterior["a"].shape == (2, 30, 3)
     assert np.isfinite(found.posterior["a"].values[1]).all()
     assert np.isnan(found.posterior["a"].values[0]).all()
+
+
+def test_a_shortage_of_descriptors_is_no_missing_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its draws would be sampled again, or be missing in the result."""
+    Block(np.zeros(20), {}).write(tmp_path / "draws")
+    assert length_of(tmp_path / "draws") == 20
+    error = OSError(errno.EMFILE, "Too many open files")
+    monkeypatch.setattr(np.lib.format, "open_memmap", raising(error))
+    with pytest.raises(OSError, match="Too many open files"):
+        length_of(tmp_path / "draws")
+    assert length_of(tmp_path / "none") == 0
 
 
 def test_a_block_without_its_state_is_sampled_again(sampled: Any, tmp_path: Path) -> None:

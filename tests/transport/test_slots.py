@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from synkhronos._transport.processes.slots import Slots
+from synkhronos._transport.processes.stopped import StoppedProcesses
 
 
 class Told:
     """In place of a process: a test writes its messages, and its end."""
+
+    pid = 7
 
     def __init__(self, cores: Sequence[int]) -> None:
         self.cores, self.told, self.silent, self.late = cores, False, False, "it is late"
@@ -104,3 +107,27 @@ def test_a_process_that_ends_while_another_is_served(ends: bool) -> None:
     slots.run()
     assert slots.said == [(0, "a"), (1, "e")][: 1 + ends]
     assert slots.why == ([] if ends else [(1, "it is late")])
+
+
+def test_processes_that_a_signal_has_stopped_are_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a call waits for them without a word."""
+    looked: list[int] = []
+    monkeypatch.setattr(StoppedProcesses, "look", lambda self, pids: looked.extend(pids))
+
+    def taken(slots: Noting, process: Told, said: str) -> None:
+        process.told = True
+        process.kill()
+
+    slots = Noting(1, taken)
+    start = slots.started
+
+    def started(cores: Sequence[int]) -> Told:
+        process = start(cores)
+        process.send(b"a")
+        return process
+
+    slots.started = started  # type: ignore[method-assign]
+    slots.run()
+    assert set(looked) == {7}

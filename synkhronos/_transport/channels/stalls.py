@@ -17,12 +17,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from synkhronos._errors import GroupTimeout, member_named
 from synkhronos._host.descriptors import Descriptor
 from synkhronos._transport.channels.channel import TimeLimits
 from synkhronos._transport.processes.folded_stacks import folded, place_of
+from synkhronos._transport.processes.stopped import is_stopped, state_of
 from synkhronos._transport.processes.worker import Worker
 from synkhronos._transport.shared_state.control_words import (
     BARRIER,
@@ -101,7 +101,7 @@ class Inspector(TimeLimits):
 
     def _someone_compiles(self) -> bool:
         words = self._words
-        here = any(words[w.rank][COMPILING] and not _stopped(w.pid) for w in self._workers)
+        here = any(words[w.rank][COMPILING] and not is_stopped(w.pid) for w in self._workers)
         return here if self.compiling is None else self.compiling(here)
 
     def _late(self, number: int, no_other_node: bool) -> list[Worker]:
@@ -130,18 +130,18 @@ class Inspector(TimeLimits):
     def _doing(self, worker: Worker) -> str:
         if worker.dead():
             return "dead"
-        if _stopped(worker.pid):
+        if is_stopped(worker.pid):
             return f"stopped by a signal: kill -CONT {worker.pid}"
         if self._words[worker.rank][COMPILING]:
             return "compiling"
-        state = _state(worker.pid)
+        state = state_of(worker.pid)
         return {"R": "running", "S": "waiting", "D": "waiting for a disk or device"}.get(
             state, f"in state {state}"
         )
 
     def stack(self, worker: Worker) -> str:
         """The present Python stacks of a worker's threads; empty if it is stopped."""
-        if worker.dead() or _stopped(worker.pid):
+        if worker.dead() or is_stopped(worker.pid):
             return ""
         fd = self._stacks[worker.rank]
         before = os.fstat(fd).st_size
@@ -164,15 +164,3 @@ class Inspector(TimeLimits):
         text = os.pread(file, _STACK_BYTES, start).decode(errors="replace")
         os.ftruncate(file, 0)
         return text
-
-
-def _stopped(pid: int) -> bool:
-    return _state(pid) in "Tt"
-
-
-def _state(pid: int) -> str:
-    """The letter of /proc/PID/stat for a process's state."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return "gone"

@@ -8,6 +8,7 @@
 ``lasting_thread``    a thread that lives as long as the processes that it starts
 ``fork_safety``       whether this process can be forked, and why not
 ``interrupts``        Ctrl-C, delayed where a step is half done
+``stopped``           processes that a signal has stopped, and a warning of them
 ``folded_stacks``     stacks as messages show them
 ``slots``             slots of cores, with a ``slot_process`` in each; ``slot_pipe`` is its end
 ====================  ============================================================================

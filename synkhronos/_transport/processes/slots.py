@@ -13,6 +13,7 @@ from typing import Any
 
 from synkhronos._errors import SynkhronosError
 from synkhronos._transport.processes.slot_process import SlotProcess
+from synkhronos._transport.processes.stopped import StoppedProcesses
 from synkhronos._transport.processes.worker import signals_blocked
 
 _GONE_SECONDS = 30.0  # for a killed process to be gone
@@ -36,6 +37,7 @@ class Slots[P: SlotProcess](ABC):
         self._what = what
         self._running: list[P] = []
         self._poller = select.poll()
+        self._looks = StoppedProcesses(what)
 
     @abstractmethod
     def wants_more(self) -> bool:
@@ -104,6 +106,7 @@ class Slots[P: SlotProcess](ABC):
         until = min(process.until for process in self._running)
         seconds = min(max(0.0, until - time.monotonic()), _LOOK_SECONDS)
         ready = {descriptor for descriptor, _ in self._poller.poll(math.ceil(1000 * seconds))}
+        self._looks.look(process.pid for process in self._running)
         for process in list(self._running):
             if ready.intersection(process.descriptors):
                 self._serve(process)

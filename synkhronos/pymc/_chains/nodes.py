@@ -27,6 +27,7 @@ from synkhronos._host.launch_settings import without_settings
 from synkhronos._host.polling import readable
 from synkhronos._transport.processes.child_process import ChildProcess
 from synkhronos._transport.processes.interpreter import lifeline, start_interpreter
+from synkhronos._transport.processes.stopped import StoppedProcesses
 from synkhronos._transport.processes.worker import signals_blocked
 from synkhronos._transport.serialization import pack_graph, unpack_graph
 from synkhronos.pymc._chains.progress import ChainProgress, ChainRecords
@@ -66,6 +67,7 @@ class ChainsProcess:
     def __init__(self, packed: bytes, node: int, cores: Sequence[int], watched: int = 0) -> None:
         # of its `watched` chains, which tell how far they are instead of showing it
         self._records: ChainRecords | None = None
+        self._stopped = StoppedProcesses("sample")
         with contextlib.ExitStack() as undo:
             chains = os.memfd_create("synk-chains")
             undo.callback(os.close, chains)
@@ -92,19 +94,23 @@ class ChainsProcess:
                 )
                 self._child = ChildProcess(popen.pid, popen)
                 undo.callback(os.close, self._child.pidfd)
+                undo.callback(self._stop)
             self._undo = undo.pop_all()
 
     def __enter__(self) -> ChainsProcess:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        with self._undo:
-            self._child.kill()
-            self.wait(_END_SECONDS)
-            self._child.reap()
+        self._undo.close()
+
+    def _stop(self) -> None:
+        self._child.kill()
+        self.wait(_END_SECONDS)
+        self._child.reap()
 
     def wait(self, seconds: float) -> bool:
         """Wait so long at most; returns whether the process has ended."""
+        self._stopped.look([self._child.pid])
         return bool(readable(self._child.pidfd, seconds=seconds))
 
     @property
@@ -146,7 +152,13 @@ class ChainsProcess:
         if found[:1] == RAISED:
             raise unpack_graph(found[1:])
         while_it = "writes the draws of" if found else "samples"
-        raise SynkhronosError(f"the process that {while_it} this node's chains {self._child.ended}")
+        stored = current()
+        kept = "with folder= draws are kept, and the same call goes on with them"
+        if stored is not None:
+            kept = f"the same call goes on with the draws in {str(stored.folder.path)!r}"
+        raise SynkhronosError(
+            f"the process that {while_it} this node's chains has ended: {self._child.ended}; {kept}"
+        )
 
 
 def write_answer(fd: int, kind: bytes, packed: bytes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from pymc import Model
 from synkhronos._compiling.progress import tell
 from synkhronos._host import cores as _cores
 from synkhronos.pymc._chains.nodes import ChainsProcess, chains_of_nodes, joined, packed_chains
-from synkhronos.pymc._chains.progress import ChainProgress, same_totals, table
+from synkhronos.pymc._chains.progress import ChainProgress, same_totals, table, while_read
 from synkhronos.pymc._group.advice import ChainPlan
 
 _LOOK_SECONDS = 0.05  # for each process in turn
@@ -44,9 +43,13 @@ def sample_in_processes(model: Model, plan: ChainPlan, arguments: Mapping[str, A
             )
             for i, count in enumerate(counts)
         ]
+        answers: list[bytes] = []
         try:
             with table(plan.chains, arguments) as shown:
-                answers = _answers(processes, shown.update)
+                answers = _answers(processes, while_read(shown.update))
+        except OSError:  # of the end of the table, which nobody reads any more
+            if not answers:
+                raise
         except KeyboardInterrupt:
             answers = _so_far(processes)
             if not answers:
@@ -74,7 +77,8 @@ def _so_far(processes: Sequence[ChainsProcess]) -> list[bytes]:
     for process in processes:
         process.interrupt()
     for process in processes:
-        process.wait(math.inf)
+        while not process.wait(_LOOK_SECONDS):
+            pass
     found = [draws for p in processes if (draws := p.draws()) is not None]
     if found:
         tell(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -21,6 +22,8 @@ import numpy as np
 
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.pymc import PYMC
+
+log = logging.getLogger("synkhronos")
 
 _RECORD = np.dtype(
     [
@@ -199,6 +202,26 @@ def write_progress(records: ChainRecords) -> None:
     """Let `pm.sample` write how far chains of nutpie are, in this process; it shows nothing."""
     with optional_gain():
         PYMC.replace({"NutpieProgressBarManager": lambda **given: WrittenProgress(records)})
+
+
+def while_read(
+    *show: Callable[[list[ChainProgress]], object],
+) -> Callable[[list[ChainProgress]], None]:
+    """Calls each with how far chains are; one whose reader has gone is left out from then on.
+
+    A terminal may end before a long run.
+    """
+    left = list(show)
+
+    def each(chains: list[ChainProgress]) -> None:
+        for one in list(left):
+            try:
+                one(chains)
+            except (OSError, ValueError) as exc:  # of a stream that is closed
+                left.remove(one)
+                log.debug("it is shown no more how far chains are: %s", exc)
+
+    return each
 
 
 def same_totals(chains: Sequence[ChainProgress]) -> list[ChainProgress]:

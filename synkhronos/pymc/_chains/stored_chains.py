@@ -37,7 +37,7 @@ from synkhronos.pymc._chains.blocks import TEXT, Block, StoredDraws, kinds_of, l
 from synkhronos.pymc._chains.chain_folder import ChainFolder, opened
 from synkhronos.pymc._chains.chain_settings import settings_of
 from synkhronos.pymc._chains.kernel import STATISTICS, UNCONSTRAINED, Kernel
-from synkhronos.pymc._chains.progress import ChainProgress, ShownChains, line_of
+from synkhronos.pymc._chains.progress import ChainProgress, ShownChains, line_of, while_read
 from synkhronos.pymc._density.adaptation import sampled_by
 from synkhronos.pymc._density.metric import DIAG, LOW_RANK
 
@@ -103,7 +103,12 @@ class StoredChains:
         found = [chain.made for chain in sampled]
         try:
             with ShownChains(self.folder.path, found) as shown:
-                show = _all_of(progress_callback, shown.write, _Lines(found))
+                told = while_read(progress_callback, _Lines(found))
+
+                def show(chains: list[ChainProgress]) -> None:
+                    shown.write(chains)
+                    told(chains)
+
                 _sample_all(sampled, cores, show, stop)
         except KeyboardInterrupt:
             draws = max(chain.done for chain in sampled)
@@ -144,14 +149,6 @@ class StoredChains:
             ordered, dims=dims, coords=dict(compiled.coords), save_warmup=True
         )
         return tree
-
-
-def _all_of(*show: Callable[[list[ChainProgress]], object]) -> Callable[..., None]:
-    def each(chains: list[ChainProgress]) -> None:
-        for one in show:
-            one(chains)
-
-    return each
 
 
 class _Lines:

@@ -78,6 +78,10 @@ class _LastingFleet(Fleet):
             process.limit(math.inf)
             self._resting.append(process)
 
+    def wants_more(self) -> bool:
+        """As `Fleet`, until it is stopped."""
+        return not self._stopped and super().wants_more()
+
     def is_waited_for(self) -> bool:
         """Whether an item has not ended."""
         if self._stopped:

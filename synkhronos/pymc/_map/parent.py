@@ -20,6 +20,7 @@ from synkhronos.pymc._map.results import Folder
 log = logging.getLogger("synkhronos")
 
 _FIRST = 10  # failed items, without any success: then `fit` is wrong
+_STARTS = 3  # processes, one after another, that end before they ask: then none would start
 _REST = 10.0  # times as long as a note of all failed items took, until the next one
 
 
@@ -170,6 +171,7 @@ class Fleet(Slots[Fitter]):
         self._limit = limit
         self._processes = 0
         self._starting = 0  # processes that have not asked yet
+        self._lost_starts = 0  # processes that have ended so, since one has asked
 
     def fit(self, items: Iterable[Item]) -> None:
         """Fit items, until each has ended; for exceptions see `Slots.run`."""
@@ -191,7 +193,7 @@ class Fleet(Slots[Fitter]):
         """Give the next item, or note how the last one has ended."""
         if "next" in message:
             self._starting -= not process.asked
-            process.asked = True
+            process.asked, self._lost_starts = True, 0
             self.give(process)
         elif "done" in message:
             process.limit(self._limit)  # until it asks for the next item
@@ -224,9 +226,14 @@ class Fleet(Slots[Fitter]):
 
     def lost(self, process: Fitter, why: str) -> None:
         """The item has failed; another process goes on with the others."""
-        if not process.asked:
-            raise SynkhronosError(f"map: a process did not start: {why}")
-        self._fail(process, why)
+        if process.asked:
+            self._fail(process, why)
+            return
+        self._starting -= 1
+        self._lost_starts += 1
+        if self._lost_starts >= _STARTS:
+            raise SynkhronosError(f"map: {_STARTS} processes did not start: {why}")
+        log.warning("map: a process did not start, another one does: %s", why)
 
     def given_up(self, process: Fitter) -> None:
         """Nothing: its item has no result."""
