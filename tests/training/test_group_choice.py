@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,12 +19,12 @@ from modes import FAST
 import synkhronos as synk
 from synkhronos import rules
 from synkhronos._api.advice import Timing
-from synkhronos._engine.group import current_or_none
+from synkhronos._engine.group import current, current_or_none
 from synkhronos.extensions import updates
 from synkhronos.nn import augment
 from synkhronos.training import fit
 from synkhronos.training._run import group_choice
-from synkhronos.training._run.group_choice import chosen_size
+from synkhronos.training._run.group_choice import Choice, chosen_size, function_in_group
 
 ROWS = np.random.default_rng(0).normal(size=(60, 3))
 TARGETS = ROWS @ [1.0, 2.0, 3.0]
@@ -137,6 +140,28 @@ def test_a_group_that_an_error_leaves_is_closed(options: dict[str, Any]) -> None
     with pytest.raises(synk.SynkhronosError):
         trained(**options, resume=7)
     assert current_or_none() is None
+
+
+def test_threads_that_begin_at_once_have_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them measures in a group of one, and closes it; no other one uses that."""
+    measuring = threading.Event()
+
+    def measured(*args: object) -> Choice:
+        measuring.set()
+        time.sleep(0.1)
+        return Choice(2, "two members")
+
+    monkeypatch.setattr(group_choice._cores, "physical", lambda: 2)
+    monkeypatch.setattr(group_choice, "_measured", measured)
+    make: Any = functools.partial(current, "fit")
+    rows: Any = object
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(function_in_group, make, None, rows)
+        assert measuring.wait(60)
+        second = pool.submit(function_in_group, make, None, rows)
+        found: Any = first.result()[0], second.result()[0]
+    assert found[0] is found[1]
+    assert (found[0].alive, found[0].size) == (True, 2)
 
 
 def test_options_for_members_open_members(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from fork_to import fork_to
 from modes import FAST
 from selection import thorough
 from user_scripts import LIMIT
@@ -28,6 +29,7 @@ from synkhronos.extensions._step.update import FlatUpdate
 from synkhronos.extensions.checkpoints import Checkpoints
 from synkhronos.training import (
     Event,
+    Recorder,
     Trainer,
     ema,
     fit,
@@ -96,14 +98,17 @@ def same(found: Any, expected: Any) -> None:
 class Breaks:
     """Raises at the given event; or sends a signal to this process."""
 
-    def __init__(self, kind: str, step: int, number: int = 0) -> None:
+    def __init__(
+        self, kind: str, step: int, number: int = 0, error: type[Exception] = OSError
+    ) -> None:
         self.at = kind, step
         self.number = number
+        self.error = error
 
     def __call__(self, event: Event) -> None:
         if (event.kind, event.step) == self.at:
             if not self.number:
-                raise OSError("broken off")
+                raise self.error("broken off")
             os.kill(os.getpid(), self.number)
 
 
@@ -161,6 +166,27 @@ def test_a_full_disk(tmp_path: Path, unbroken: Any, monkeypatch: pytest.MonkeyPa
         run(tmp_path / "run")
     monkeypatch.undo()
     same(run(tmp_path / "run"), unbroken)
+
+
+def test_a_full_disk_hides_no_other_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it keep the callbacks from being told of the end."""
+    write, told = Recorder.write, list[str]()
+
+    def full(self: Recorder, kind: str, /, **values: Any) -> None:
+        if kind == "end":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, kind, **values)
+
+    def callback(event: Event) -> None:
+        told.append(event.kind)
+
+    monkeypatch.setattr(Recorder, "write", full)
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path / "run", [callback, Breaks("step", 3, error=ZeroDivisionError)])
+    assert told[-1] == "end"
+    with pytest.raises(OSError, match="No space left"):
+        run(tmp_path / "other", [callback])
+    assert told[-1] == "end"
 
 
 @pytest.mark.parametrize("always", [False, *thorough(True)])
@@ -272,6 +298,14 @@ def test_sigterm_limits_the_step(first: tuple[int, ...], monkeypatch: pytest.Mon
     assert ended == [signal.SIGTERM]
     assert noted.received == (*first, signal.SIGTERM)[0]
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+
+
+def test_a_fork_ends_by_sigterm() -> None:
+    """Else the end of a `multiprocessing.Pool` in a callback would take half a minute."""
+    with signals.Signals(True):
+        pid = fork_to(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        assert os.waitpid(pid, 0)[1] == signal.SIGTERM
+        assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
 
 
 def test_resumed_by_another_number_of_members(tmp_path: Path, unbroken: Any) -> None:

@@ -162,8 +162,12 @@ class Recorder:
     def _append(self, rest: bytes) -> None:
         descriptor = self._opened()
         self._torn = True
-        while rest:  # one turn, unless the disk is full: then the next says so
-            rest = rest[os.write(descriptor, rest) :]
+        try:
+            while rest:  # one turn, unless the disk is full: then the next says so
+                rest = rest[os.write(descriptor, rest) :]
+        except OSError as exc:
+            exc.filename = os.fspath(self.folder / METRICS)
+            raise
         self._torn = False
 
     def sync(self) -> None:

@@ -32,6 +32,7 @@ from synkhronos._errors import NotForked
 from synkhronos._host import cores as _cores
 from synkhronos._host.launch_settings import launch_settings
 from synkhronos._host.thread_pools import ThreadLimits
+from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos.extensions._rows.source import Source
 from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.training._run.augmentation import augmentation_words
@@ -162,9 +163,27 @@ def function_in_group(
     tuple
         The function; and the choice, if something was measured.
     """
+    with _choosing.held():
+        if not _has_group():
+            return _in_new_group(make, mode, rows)
+    return make(), None
+
+
+# Threads that begin at once have one group: else one would close the group of one member that
+# another one has found.
+_choosing = ForkSafeLock()
+
+
+def _has_group() -> bool:
     with contextlib.suppress(NotForked):
         current("fit")
-        return make(), None
+        return True
+    return False
+
+
+def _in_new_group(
+    make: Callable[[], TrainFunction], mode: ModeLike, rows: Callable[[], StepRows] | None
+) -> tuple[TrainFunction, Choice | None]:
     cores, settings = _cores.physical(), launch_settings()
     asked = settings.members or settings.devices or launched(None) is not None
     if rows is None or asked or runs_jax(mode) or cores == 1:

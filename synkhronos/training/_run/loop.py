@@ -213,8 +213,10 @@ class Loop:
                     if self._steps_made():
                         self._end_epoch()
                 self._name_the_end()
-            finally:
-                self._end()
+            except BaseException:
+                self._end(failed=True)
+                raise
+            self._end()
         if self._signals.received and self._checkpoints is not None:
             self.say(f'step {position.step} is saved: resume="auto" goes on from it')
         self._signals.act()
@@ -397,13 +399,16 @@ class Loop:
         self._recorder.sync()
         self._tell("saved", {"path": path})
 
-    def _end(self) -> None:
-        """Tell of the end; after an exception too."""
+    def _end(self, failed: bool = False) -> None:
+        """Tell of the end; after an exception too, which counts more than one of the record."""
         reason = self._state.reason
-        self.record("end", reason=reason)
-        if self._recorder is not None:
-            self._recorder.sync()
-        self._subscribers.tell_end(self._event("end", {"reason": reason}))
+        try:
+            with contextlib.suppress(*[OSError, InputError] * failed):
+                self.record("end", reason=reason)
+                if self._recorder is not None:
+                    self._recorder.sync()
+        finally:
+            self._subscribers.tell_end(self._event("end", {"reason": reason}))
         if self._state.completed:
             self._shows.end(reason)
 
