@@ -22,7 +22,7 @@ def pool_of(what: str, on: object, members: int) -> Pool:
     if home == "distributed" and hasattr(on, "get_executor"):
         from synkhronos._transport.pools._dask import DaskPool
 
-        if on.asynchronous:
+        if getattr(on, "asynchronous", False):
             raise InputError(
                 f"{what}: on={shown(on)}: this thread runs the client's event loop, which would "
                 "stand still until the end: give a Client without asynchronous=True, or call in "
