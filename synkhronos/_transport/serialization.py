@@ -153,8 +153,13 @@ def proxy_reducers() -> Reducers:
 
 
 def _with_key(proxy: Any) -> object:
-    make, (kind, token, serializer, given) = proxy.__reduce__()
-    return make, (kind, token, serializer, {**given, "authkey": bytes(proxy._authkey)})
+    return _proxy, (bytes(proxy._authkey), *proxy.__reduce__())
+
+
+def _proxy(key: bytes, make: Callable[..., object], parts: tuple[object, ...]) -> object:
+    """A proxy in a process that gets the key, also for the proxies that managers send later."""
+    sys.modules["multiprocessing.process"].current_process().authkey = key
+    return make(*parts)
 
 
 def pack_level(value: object, nested: Callable[[object], int | None]) -> bytes:
