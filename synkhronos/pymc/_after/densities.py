@@ -78,15 +78,7 @@ def compute_log_likelihood(
     (2, 5, 3)
     """
     what, groups = "compute_log_likelihood", ["log_likelihood"]
-    how = How.of(
-        what,
-        groups,
-        cores=cores,
-        progressbar=progressbar,
-        store=store,
-        on=on,
-        compile_kwargs=compile_kwargs,
-    )
+    how = How.of(what, groups, cores, progressbar, store, on, compile_kwargs)
     given = resolve_backend_compile_kwargs(backend, compile_kwargs)
     own = var_names, extend_inferencedata, model, sample_dims, given
     return _compute_log_density(how, idata, "likelihood", *own)
@@ -145,15 +137,7 @@ def compute_log_prior(
     (2, 5)
     """
     what, groups = "compute_log_prior", ["log_prior"]
-    how = How.of(
-        what,
-        groups,
-        cores=cores,
-        progressbar=progressbar,
-        store=store,
-        on=on,
-        compile_kwargs=compile_kwargs,
-    )
+    how = How.of(what, groups, cores, progressbar, store, on, compile_kwargs)
     given = resolve_backend_compile_kwargs(backend, compile_kwargs)
     own = var_names, extend_inferencedata, model, sample_dims, given
     return _compute_log_density(how, idata, "prior", *own)

@@ -81,15 +81,7 @@ def compute_deterministics(
     array([[2., 2.]])
     """
     what = "compute_deterministics"
-    how = How.of(
-        what,
-        [_GROUP],
-        cores=cores,
-        progressbar=progressbar,
-        store=store,
-        on=on,
-        compile_kwargs=compile_kwargs,
-    )
+    how = How.of(what, [_GROUP], cores, progressbar, store, on, compile_kwargs)
     sample_dims = names_of(sample_dims)
     if merge_dataset and extend_dataset:
         raise InputError(f"{what}: give either merge_dataset or extend_dataset, not both")

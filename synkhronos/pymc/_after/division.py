@@ -74,7 +74,6 @@ class How:
     def of(
         what: str,
         groups: Sequence[str],
-        *,
         cores: int | None,
         progressbar: bool,
         store: str | os.PathLike[str] | None,

@@ -139,15 +139,7 @@ def sample_posterior_predictive(
     """
     what = "sample_posterior_predictive"
     groups = ["predictions" if predictions else "posterior_predictive"]
-    how = How.of(
-        what,
-        groups,
-        cores=cores,
-        progressbar=progressbar,
-        store=store,
-        on=on,
-        compile_kwargs=compile_kwargs,
-    )
+    how = How.of(what, groups, cores, progressbar, store, on, compile_kwargs)
     seed = _seed(how, random_seed, return_inferencedata)
     model = modelcontext(model)
     if isinstance(trace, MultiTrace):
@@ -318,15 +310,7 @@ def sample_prior_predictive(
     what = "sample_prior_predictive"
     draws = check_integer(f"{what}: draws", draws, 1)
     groups = ["prior", "prior_predictive"]
-    how = How.of(
-        what,
-        groups,
-        cores=cores,
-        progressbar=progressbar,
-        store=store,
-        on=on,
-        compile_kwargs=compile_kwargs,
-    )
+    how = How.of(what, groups, cores, progressbar, store, on, compile_kwargs)
     seed = _seed(how, random_seed, return_inferencedata)
     model = modelcontext(model)
     twin, compiled = _compiling(model)
