@@ -56,9 +56,10 @@ from synkhronos.pymc._reading.models import copied, model_of, refuse_divided, un
 
 JAX_SAMPLERS = ("numpyro", "blackjax")
 _MOST_CHAINS = 4  # that `pm.sample` takes by itself
-# Of all gradients, plain: to prove and compile a density takes about 2 s more. To divide it, to
-# compile for members and to measure takes longer than sampling with a density on one core.
-_CHEAP_SECONDS, _LONG_SECONDS = 2.0, 60.0
+# Of all gradients, plain: to prove and compile a density takes 0 to 3 s more in a model's first
+# call, and no time in later ones. To divide it, to compile for members and to measure takes longer
+# than sampling with a density on one core.
+_CHEAP_SECONDS, _LONG_SECONDS = 1.0, 60.0
 
 
 class Way(Protocol):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from pytensor.graph.basic import Apply, Constant
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
+from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.math import Dot
+from pytensor.tensor.special import LogSoftmax, LogSumExp, Softmax
+from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from synkhronos.pymc._reading.reading import Reading
 from synkhronos.pymc._reading.rewrites import without_axes
@@ -21,6 +25,9 @@ _NANOSECONDS: dict[type, float] = {
     **dict.fromkeys((psm.Erf, psm.Erfc, psm.Erfcx, psm.GammaLn, psm.Psi), 20.0),
 }
 _ANY = 0.1  # of other operations, in loops that are vectorised
+_INDEX = 1.0  # of an element that is looked up
+_PRODUCT = 0.1  # of a multiplication and addition
+_EXPONENTIALS = LogSoftmax, LogSumExp, Softmax
 GRADIENT = 1.5  # times the value, for value and gradient
 
 DRAWS, TUNE = 1000, 1000  # of `pm.sample`
@@ -30,14 +37,27 @@ _STEPS = 15  # gradients of a draw; NUTS takes 7 to 31 in most models
 def gradient_seconds(reading: Reading) -> float:
     """About the seconds of one gradient of what is divided, with PyTensor's own code.
 
-    Only operations by element are counted, which most of the time is for where there are rows.
+    Operations by element, indices, products with matrices and sums of exponentials are counted.
+    Most of the time is for them where there are rows.
     """
-    found = 0.0
-    for node in toposort([term.variable for term in reading.terms]):
-        shape = reading.facts.shapes.get(node.outputs[0])
-        if isinstance(node.op, Elemwise) and shape is not None:
-            found += math.prod(shape) * nanoseconds(node)
-    return 1e-9 * GRADIENT * found
+    nodes = toposort([term.variable for term in reading.terms])
+    return 1e-9 * sum(gradient_nanoseconds(node, reading.facts.shapes) for node in nodes)
+
+
+def gradient_nanoseconds(node: Apply, shapes: Mapping[Variable, tuple[int, ...]]) -> float:
+    """The time of an operation, for value and gradient."""
+    count = math.prod(shapes.get(node.outputs[0], (0,)))
+    op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
+    if isinstance(op, Elemwise):
+        return GRADIENT * count * nanoseconds(node)
+    if isinstance(op, AdvancedSubtensor):
+        return GRADIENT * count * _INDEX
+    if isinstance(op, Dot):
+        return GRADIENT * count * (shapes.get(node.inputs[0]) or (1,))[-1] * _PRODUCT
+    if isinstance(op, _EXPONENTIALS):  # the gradient computes them again
+        exponents = sum(math.prod(shapes.get(v, (0,))) for v in node.inputs)
+        return 2 * exponents * _NANOSECONDS[ps.Exp]
+    return 0.0
 
 
 def nanoseconds(node: Apply) -> float:

@@ -14,10 +14,9 @@ from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from pytensor.tensor.math import Dot
-from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from synkhronos._compiling.vectorised.rewrite import is_replaced
-from synkhronos.pymc._density.estimate import GRADIENT, nanoseconds
+from synkhronos.pymc._density.estimate import gradient_nanoseconds, nanoseconds
 from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
 from synkhronos.pymc._reading.reading import Reading
 from synkhronos.pymc._reading.rewrites import without_axes
@@ -36,7 +35,6 @@ _LEAST_REPEATED = 2000.0  # nanoseconds of the rows that a form has no more
 _LEAST_PRODUCTS = 400  # elements of a matrix of data
 _FEW_VECTORS = 500  # rows of a multivariate normal, whose triangle is solved for each of them
 _SLOW = 5.0  # nanoseconds for a number, of a function in place of arithmetic
-_INDEX = 1.0  # nanoseconds for an element that is looked up
 
 
 def with_gain(reading: Reading, repeated: bool) -> Reading:
@@ -102,7 +100,7 @@ def _is_product(
 def _gains(part: DividedTerms, reading: Reading) -> bool:
     if part.form.described and not isinstance(part.form, QuadraticForm):
         terms = [term.variable for term in reading.terms if term.name in part.names]
-        saved = sum(_nanoseconds_of(node, reading.facts.shapes) for node in toposort(terms))
+        saved = sum(gradient_nanoseconds(node, reading.facts.shapes) for node in toposort(terms))
         return saved * (part.rows - part.form.left) / part.rows >= _LEAST_REPEATED
     nodes = toposort([part.value, *part.by_pieces.values(), *part.by_latents])
     vectorised = [v for node in nodes for v in node.outputs if _is_function(v)]
@@ -111,15 +109,6 @@ def _gains(part: DividedTerms, reading: Reading) -> bool:
     counts = [_elements(v, part.rows, width) for v in vectorised]
     taken = [max(nanoseconds(v.owner), _SLOW) for v in vectorised]
     return sum(counts) >= _LEAST_ELEMENTS and np.dot(counts, taken) >= _LEAST_FUNCTIONS
-
-
-def _nanoseconds_of(node: Apply, shapes: Mapping[Variable, tuple[int, ...]]) -> float:
-    """The time of an operation by row, for value and gradient."""
-    count = math.prod(shapes.get(node.outputs[0], (0,)))
-    if isinstance(node.op, Elemwise):
-        return GRADIENT * count * nanoseconds(node)
-    is_index = isinstance(node.op, AdvancedSubtensor)
-    return GRADIENT * count * _INDEX if is_index else 0.0
 
 
 def _is_function(variable: Variable) -> bool:
