@@ -882,6 +882,7 @@ MOST_ARGUMENTS, WIDE = (
         "training.fit.fit": 45,
         "training.trainer.__init__": 16,
         "extensions.train.make_train_function": 17,
+        "pymc._after.loo.loo": 16,  # of `arviz.loo` and of its moment matching
         "pymc._after.predictive.sample_posterior_predictive": 18,  # PyMC has 15 of them
         "pymc._chains.sampler.sample_from_init": 16,  # PyMC has all of them
     },

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 import synkhronos as synk
 from synkhronos._errors import WorkerError
 from synkhronos._host.thread_pools import thread_pools
-from synkhronos.pymc._after.division import ComputeShare, divided
+from synkhronos.pymc._after.division import By, ComputeShare, divided
 from synkhronos.pymc._after.work import InMemory, Target, Work
 
 _LIMIT_SECONDS = 60.0  # of a hang
@@ -42,6 +42,9 @@ class Endless(Work):
     def in_processes(self) -> bool:
         return True
 
+    def computed(self, part: range) -> list[np.ndarray]:
+        raise NotImplementedError
+
     def compute(self, mine: Sequence[range], target: Target) -> Iterator[int]:
         if os.getpid() != self.master and mine[0].start == 1:
             if self.dies:
@@ -60,7 +63,7 @@ def test_a_failure_is_told_before_the_masters_share_is_done(dies: bool) -> None:
     error = synk.WorkerDied if dies else WorkerError
     with (
         pytest.raises(error, match="SIGKILL" if dies else "here"),
-        divided(Endless(dies), 1000.0, "endless", 3, False) as division,
+        divided(Endless(dies), 1000.0, "endless", By(3, False)) as division,
     ):
         division.run(InMemory([division.empty((3,), np.float64)]))
 
@@ -69,6 +72,9 @@ class Threads(Work):
     """Each part is the largest number of threads that a library of its process may use."""
 
     total, parts, in_processes = 2, (range(0, 1), range(1, 2)), True  # type: ignore[assignment]
+
+    def computed(self, part: range) -> list[np.ndarray]:
+        raise NotImplementedError
 
     def compute(self, mine: Sequence[range], target: Target) -> Iterator[int]:
         assert isinstance(target, InMemory)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import pytest
 import xarray as xr
 from after_models import draws_of, several
@@ -18,7 +19,7 @@ from stand_pool import Loss, Stand
 import synkhronos as synk
 from synkhronos._errors import InputError, InputTypeError, SynkhronosError
 from synkhronos._transport.serialization import unpack_graph
-from synkhronos.pymc._after import calculation, pooled
+from synkhronos.pymc._after import calculation, loo_rows, pooled
 from synkhronos.pymc._map.results import packed_result
 
 PLAIN: dict[str, Any] = {"progressbar": False, "compile_kwargs": {"mode": FAST}}
@@ -143,12 +144,12 @@ def test_blocks_take_part_of_a_second() -> None:
     asked: list[int] = []
 
     class Own:
-        draws, block, in_processes, before = 100, 50, True, 0
+        total, block, in_processes, before, parts = 100, 50, True, 0, ()
+        counted, if_lost = "draws", ""
 
-        @property
-        def parts(self) -> list[range]:
+        def shorten(self, length: int) -> None:
+            calculation.Calculation.shorten(self, length)  # type: ignore[arg-type]
             asked.append(self.block)
-            return []
 
     own: Any = Own()
     for seconds in (10.0, 0.0):
@@ -169,6 +170,70 @@ def test_what_is_not_a_pool(call: str, given: dict[str, Any], error: str) -> Non
     model = several()
     with pytest.raises((InputError, InputTypeError), match=error):
         CALLS[call](draws_of(model), model, **given)
+
+
+ROWS: dict[str, Callable[..., Any]] = {
+    "loo": synk.pymc.loo,
+    "matched": lambda *tree, **given: synk.pymc.loo(
+        *tree, moment_match=True, k_threshold=0.2, **given
+    ),
+    "subsample": lambda tree, each, **given: synk.pymc.loo_subsample(tree, 7, each, **given),
+}
+
+
+def twelve_rows() -> tuple[pm.Model, xr.DataTree]:
+    """A model of which one row is far off, and draws."""
+    r = np.random.default_rng(3)
+    y = r.normal(size=12)
+    y[5] = 6.0
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("m", 0, 3), observed=y)
+    posterior = xr.Dataset({"m": (("chain", "draw"), r.normal(y.mean(), 0.3, (2, 60)))})
+    return model, xr.DataTree.from_dict({"posterior": posterior})
+
+
+@pytest.mark.filterwarnings("ignore:.*Pareto")
+@pytest.mark.parametrize("call", list(ROWS))
+def test_rows_are_those_of_one_process(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit by bit: blocks of five rows, and each row that is matched, is an item."""
+    monkeypatch.setattr(loo_rows, "_BYTES", 8 * 120 * 5)
+    model, tree = twelve_rows()
+    here = ROWS[call](tree, True, model=model, cores=1, **PLAIN)
+    pool = Here(lambda names: pool.tries == 1)
+    chosen(pool, monkeypatch)
+    found = ROWS[call](tree, True, model=model, on=pool, **PLAIN)
+    assert vars(found).keys() == vars(here).keys()
+    for name, value in vars(here).items():
+        np.testing.assert_array_equal(getattr(found, name), value, err_msg=name)
+    items = [name for batch in pool.batches[1:] for name, *_ in batch]
+    matched = (here.influence_pareto_k > 0.2).sum().item() if call == "matched" else 0
+    assert len(items) == {"loo": 3, "matched": 3 + matched, "subsample": 5}[call]
+    assert call != "matched" or (matched > 1 and np.isfinite(here.n_eff_i).any())
+
+
+def test_log_likelihoods_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that needs nothing else refuses a pool; rows are matched there."""
+    model, tree = twelve_rows()
+    whole = synk.pymc.compute_log_likelihood(tree, model=model, cores=1, **PLAIN)
+    pool = chosen(Here(), monkeypatch)
+    for call in ("loo", "subsample"):
+        with pytest.raises(InputError, match="on=: data has the group log_likelihood, and to send"):
+            ROWS[call](whole, True, on=pool, progressbar=False)
+    with pytest.raises(InputError, match="on=: data has the group log_likelihood, and to send"):
+        synk.pymc.loo_subsample(whole, 7, on=pool, model=model, method="plpd", **PLAIN)
+    assert not pool.batches
+    here = ROWS["matched"](whole, True, model=model, cores=1, **PLAIN)
+    found = ROWS["matched"](whole, True, model=model, on=pool, **PLAIN)
+    xr.testing.assert_identical(found.elpd_i, here.elpd_i)
+    matched = (here.influence_pareto_k > 0.2).sum().item()
+    assert sum(map(len, pool.batches)) == matched > 1
+
+
+def test_rows_that_fail_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tree = twelve_rows()
+    chosen(Here(lambda names: True), monkeypatch)
+    with pytest.raises(SynkhronosError, match=r"loo: rows 0 to 11 have failed: its worker has"):
+        synk.pymc.loo(tree, model=model, on="it", **PLAIN)
 
 
 @pytest.mark.thorough

@@ -30,6 +30,9 @@ class Calculation(Work):
     Its parts are blocks of draws.
     """
 
+    counted = "draws"
+    if_lost = "With store= the results so far would stay, and the same call would go on"
+
     # its inputs are variables of the model, in the order of `inputs`. It can be pickled
     function: Function
     names: list[str]  # of its outputs
@@ -96,6 +99,13 @@ class Calculation(Work):
                 storage[0] = np.random.Generator(np.random.PCG64(sequence))
         found: list[np.ndarray] = self.function(*[given[draw, ...] for given in self.inputs])
         return found
+
+    def shorten(self, length: int) -> None:
+        self.block = min(self.block, length)
+
+    def computed(self, part: range) -> list[np.ndarray]:
+        draws = [self.values(draw) for draw in part]
+        return [np.stack(values) for values in zip(*draws, strict=True)]
 
     def compute(self, mine: Sequence[range], target: Target) -> Iterator[int]:
         done, longest = 0, max(map(len, mine), default=0)

@@ -60,15 +60,29 @@ class ComputeShare(Command):
 
 
 @dataclass(frozen=True)
+class By:
+    """By whom a work is computed: processes of this machine, or the workers of a pool."""
+
+    cores: int | None = None
+    progressbar: bool = True
+    pool: Pool | None = None
+
+    @staticmethod
+    def of(what: str, cores: int | None, progressbar: bool, on: object = None) -> By:
+        """Check the options of the call `what`; for exceptions see also `chosen`."""
+        check_flag(f"{what}: progressbar", progressbar)
+        cores = or_none(check_integer, f"{what}: cores", cores, 1)
+        return By(cores, progressbar, chosen(what, on, cores))
+
+
+@dataclass(frozen=True)
 class How:
     """How a call computes all draws of a calculation: by whom, and into memory or a store."""
 
     what: str  # how messages name the call
     groups: Sequence[str]  # of the tree, which have the results
-    cores: int | None
-    progressbar: bool
+    by: By
     store: str | None
-    pool: Pool | None  # whose workers compute, in place of processes of this machine
 
     @staticmethod
     def of(
@@ -80,15 +94,14 @@ class How:
         on: object,
         compile_kwargs: Mapping[str, object] | None,
     ) -> How:
-        """Check the options; for exceptions see `checked`, `check_store` and `chosen`."""
-        cores = checked(what, cores, progressbar)
+        """Check the options; for exceptions see `By.of` and `check_store`."""
+        by = By.of(what, cores, progressbar, on)
         if (compile_kwargs or {}).get("updates"):
             raise InputError(
                 f"{what}: compile_kwargs has updates, so each draw depends on the one before, and "
                 "draws are made in any order here: leave updates out, or call PyMC's function"
             )
-        path = check_store(store, groups)
-        return How(what, groups, cores, progressbar, path, chosen(what, on, cores))
+        return How(what, groups, by, check_store(store, groups))
 
     def results(
         self,
@@ -104,7 +117,7 @@ class How:
         first, seconds = own.measured()
         shapes = [((*own.sample_shape, *value.shape), value.dtype) for value in first]
         if self.store is None:
-            with self._divided(own, seconds) as division:
+            with divided(own, seconds * own.total, self.what, self.by) as division:
                 arrays = [division.empty(shape, dtype) for shape, dtype in shapes]
                 flat = [
                     a.reshape((own.draws, *v.shape)) for a, v in zip(arrays, first, strict=True)
@@ -120,34 +133,24 @@ class How:
         if is_there:
             target.cleaned()
             own.there = frozenset(part.start for part in own.parts if target.has(part))
-        with self._divided(own, seconds) as division:
+        with divided(own, seconds * own.total, self.what, self.by) as division:
             if not is_there:
                 target.make(stored)  # after the start of processes, since zarr has threads
             division.run(target)
             return tree.assign(target.opened())
 
-    @contextlib.contextmanager
-    def _divided(self, own: Calculation, seconds: float) -> Iterator[Division | PooledDivision]:
-        """A context in which all draws can be computed, each of which takes `seconds`."""
-        if self.pool is None:
-            options = self.what, self.cores, self.progressbar
-            with divided(own, seconds * own.total, *options) as division:
-                yield division
-            return
-        with Bar(self.what, own.total, self.progressbar) as bar:
-            yield PooledDivision(own, seconds * own.draws, self.pool, self.what, bar)
-
 
 @contextlib.contextmanager
-def divided(
-    work: Work, seconds: float, what: str, cores: int | None, progressbar: bool
-) -> Iterator[Division]:
+def divided(work: Work, seconds: float, what: str, by: By) -> Iterator[Division | PooledDivision]:
     """A context in which a work can be run, in a group of its own if that is sooner done.
 
     One process would take `seconds`. Members that are forked have the work already.
     """
-    size = _processes(work, cores, seconds)
-    with Bar(what, work.total, progressbar) as bar:
+    with Bar(what, work.total, by.progressbar) as bar:
+        if by.pool is not None:
+            yield PooledDivision(work, seconds, by.pool, what, bar)
+            return
+        size = _processes(work, by.cores, seconds)
         if size == 1:
             yield Division(work, None, what, bar)
             return
@@ -254,9 +257,3 @@ class Division:
         if (now := time.monotonic()) > self._noted + _NOTE_SECONDS:
             target.note(self._work.before + done)
             self._noted = now
-
-
-def checked(what: str, cores: int | None, progressbar: bool) -> int | None:
-    """Check the arguments that all functions have; returns the number of cores."""
-    check_flag(f"{what}: progressbar", progressbar)
-    return or_none(check_integer, f"{what}: cores", cores, 1)

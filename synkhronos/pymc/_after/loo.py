@@ -14,7 +14,7 @@ from xarray import DataArray, DataTree
 
 from synkhronos._checks import check_flag, check_integer, check_number, or_none
 from synkhronos._errors import InputError
-from synkhronos.pymc._after.division import checked
+from synkhronos.pymc._after.division import By
 from synkhronos.pymc._after.elpd import is_pointwise, of_arviz, warn_of_rows
 from synkhronos.pymc._after.loo_rows import LooRows
 from synkhronos.pymc._after.moments import Matching, good_k_of, match_moments
@@ -27,6 +27,7 @@ from synkhronos.pymc._after.observed import (
     efficiency_of,
     jacobian_of,
     posterior_with_draws,
+    refuse_pool,
     rows_of_group,
     tail_of,
 )
@@ -50,6 +51,7 @@ def loo(
     backend: str | None = None,
     compile_kwargs: dict[str, object] | None = None,
     cores: int | None = None,
+    on: object = None,
 ) -> Any:
     """Estimate the expected log predictive density by PSIS-LOO, without a matrix of all draws.
 
@@ -79,8 +81,9 @@ def loo(
         For `moment_match`, as in `arviz.loo_moment_match`: the Pareto k above which a row is
         computed again (default: `good_k`), the most maps of a row, whether only half of the draws
         is moved in the end, and whether covariances are matched.
-    progressbar, cores
-        As for `sample_posterior_predictive`.
+    progressbar, cores, on
+        As for `sample_posterior_predictive`. Blocks of rows, and rows to match, are the items of a
+        pool. Log-likelihoods in `data` are not sent: this machine takes what follows from them.
     backend, compile_kwargs
         As for `pm.compute_log_likelihood`.
 
@@ -136,7 +139,7 @@ def loo(
     >>> found.n_samples, found.n_data_points
     (1000, 10)
     """
-    cores = checked("loo", cores, progressbar)
+    by = By.of("loo", cores, progressbar, on)
     matching = _matching(moment_match, k_threshold, max_iters, split, cov, log_jacobian)
     reff = or_none(check_number, "loo: reff", reff, most=math.inf, above=0)
     posterior = posterior_with_draws("loo", data)
@@ -146,6 +149,8 @@ def loo(
         rows, stored = rows_of_group("loo", data["log_likelihood"].to_dataset(), var_name, 0)
         if matching is not None:
             check_same_draws("loo: moment_match", stored, draws)
+        elif by.pool is not None:
+            refuse_pool("loo")
         draws = stored.draws  # as ArviZ: those of the log-likelihoods, which may be fewer
         check_draws("loo", draws)
     reff = efficiency_of(posterior, draws) if reff is None else reff
@@ -158,16 +163,14 @@ def loo(
         own = OfModel("loo", model_of(model, "loo"), var_name, posterior, given)
         rows, work = own.labels, own.rows(tail)
     jacobian = jacobian_of("loo", log_jacobian, rows)
-    elpd, pareto_k, lppd = computed("loo", work, rows, cores, progressbar)
+    elpd, pareto_k, lppd = computed("loo", work, rows, by)
     elpd += jacobian
     lppd += jacobian
     more: dict[str, np.ndarray | None] = {}
     if matching is not None:
         more["influence_pareto_k"] = pareto_k.copy()
         at = model_of(model, "loo"), posterior, work, str(rows.name), given
-        effective = match_moments(
-            *at, matching, reff, (elpd, pareto_k, lppd), cores=cores, progressbar=progressbar
-        )
+        effective = match_moments(*at, matching, reff, (elpd, pareto_k, lppd), by)
         more |= {"p_loo_i": lppd - elpd, "n_eff_i": effective}
     return _result(rows, elpd, pareto_k, lppd, draws, pointwise, more)
 

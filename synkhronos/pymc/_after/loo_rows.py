@@ -28,9 +28,11 @@ _RTOL = 1e-9  # of log-likelihoods of some rows, computed apart and with all
 class LooRows(Work):
     """PSIS-LOO of all rows of a variable.
 
-    The results are elpd, Pareto k, lppd and a mark, one of each for each row. The mark is 1 where
+    The results are elpd, Pareto k, lppd and a mark, of shape ``(rows, each)``. The mark is 1 where
     all draws in the tail are equal. Without a tail lppd is the only result.
     """
+
+    counted = "rows"
 
     rows: int  # along the first axis of the variable
     each: int  # the number of log-likelihoods in a row; more than 1 if the variable has more axes
@@ -46,24 +48,37 @@ class LooRows(Work):
         length = max(1, _BYTES // (8 * self.draws * max(1, self.each)))
         return [range(i, min(i + length, self.rows)) for i in range(0, self.rows, length)]
 
+    @property
+    def results(self) -> int:
+        """The number of results."""
+        return 4 if self.tail else 1
+
+    def computed(self, part: range) -> list[np.ndarray]:
+        found = [np.empty((len(part), self.each)) for _ in range(self.results)]
+        self._fill(part, np.empty((len(part) * self.each, self.draws)), found)
+        return found
+
     def compute(self, mine: Sequence[range], target: Target) -> Iterator[int]:
         assert isinstance(target, InMemory)
         done = 0
         longest = max(map(len, mine), default=0)
         memory = np.empty((longest * self.each, self.draws))  # new pages take longer than numbers
         for rows in mine:
-            found = memory[: len(rows) * self.each]
-            self.log_likelihoods(rows, found)
-            part = slice(rows.start * self.each, rows.stop * self.each)
-            results = [array[part] for array in target.arrays]
-            if self.tail:
-                elpd, pareto_k, lppd, same = results
-                same[:] = 0
-                same[smooth(found, self.tail, elpd, pareto_k, lppd)] = 1
-            else:
-                results[0][:] = log_means(found)
+            own = [array[rows.start : rows.stop] for array in target.arrays]
+            self._fill(rows, memory[: len(rows) * self.each], own)
             done += len(rows)
             yield done
+
+    def _fill(self, rows: range, memory: np.ndarray, results: Sequence[np.ndarray]) -> None:
+        """Compute rows, whose log-likelihoods are in memory meanwhile."""
+        self.log_likelihoods(rows, memory)
+        flat = [array.reshape(-1) for array in results]
+        if self.tail:
+            elpd, pareto_k, lppd, same = flat
+            same[:] = 0
+            same[smooth(memory, self.tail, elpd, pareto_k, lppd)] = 1
+        else:
+            flat[0][:] = log_means(memory)
 
     @abstractmethod
     def of_first_draw(self) -> np.ndarray:

@@ -33,7 +33,7 @@ from xarray import Dataset
 from synkhronos._errors import InputError
 from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos.pymc._after.calculation import in_processes
-from synkhronos.pymc._after.division import divided
+from synkhronos.pymc._after.division import By, divided
 from synkhronos.pymc._after.loo_rows import SAMPLE_DIMS, LooRows
 from synkhronos.pymc._after.points import Points
 from synkhronos.pymc._after.unconstrained import Unconstrained, unconstrained
@@ -65,9 +65,7 @@ def match_moments(
     how: Matching,
     efficiency: float,
     found: Sequence[np.ndarray],  # elpd, Pareto k and lppd of all rows; the first two are changed
-    *,
-    cores: int | None,
-    progressbar: bool,
+    by: By,
 ) -> np.ndarray | None:
     """Match moments for the rows with a large k; returns effective draws, if any were changed."""
     elpd, pareto_k, lppd = found
@@ -91,7 +89,7 @@ def match_moments(
     seconds = _PASSES * (time.perf_counter() - began) * len(chosen)
     rows = [int(row) for row in chosen]
     matched = MatchedRows(density, rows, draws, log_density, chains, efficiency, threshold, how)
-    with divided(matched, seconds, "loo: moment matching", cores, progressbar) as division:
+    with divided(matched, seconds, "loo: moment matching", by) as division:
         arrays = [division.empty((len(rows),), np.float64) for _ in range(5)]
         division.run(InMemory(arrays))
         new_elpd, new_k, effective, k_of_all, maps = (np.array(array) for array in arrays)
@@ -148,6 +146,8 @@ class MatchedRows(Work):
     all rows, and the number of maps. Without a map the others have no meaning.
     """
 
+    counted = "rows to match"
+
     model: Unconstrained
     rows: list[int]  # numbers of log-likelihoods, flat
     draws: np.ndarray  # unconstrained, of shape ``(draws, parameters)``
@@ -168,6 +168,10 @@ class MatchedRows(Work):
     @property
     def in_processes(self) -> bool:
         return in_processes(self.model.density)
+
+    def computed(self, part: range) -> list[np.ndarray]:
+        found = [self._matched(self.rows[place]) for place in part]
+        return [np.array(values) for values in zip(*found, strict=True)]
 
     def compute(self, mine: Sequence[range], target: Target) -> Iterator[int]:
         assert isinstance(target, InMemory)

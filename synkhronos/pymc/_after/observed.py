@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from xarray import DataArray, Dataset, DataTree
 from synkhronos._errors import InputError
 from synkhronos.pymc._after.calculation import in_processes
 from synkhronos.pymc._after.densities import Density, posterior_of
-from synkhronos.pymc._after.division import divided
+from synkhronos.pymc._after.division import By, divided
 from synkhronos.pymc._after.labels import in_order
 from synkhronos.pymc._after.loo_rows import (
     SAMPLE_DIMS,
@@ -76,6 +76,14 @@ def efficiency_of(posterior: Dataset, draws: int | None = None) -> float:
     ess = posterior.azstats.ess(method="mean")
     means = np.hstack([ess[v].values.ravel() for v in ess.data_vars]).mean()
     return float(means / (draws_of(posterior) if draws is None else draws))
+
+
+def refuse_pool(what: str) -> None:
+    """Raise, since all that the call needs is computed from log-likelihoods that are known."""
+    raise InputError(
+        f"{what}: on=: data has the group log_likelihood, and to send that to workers takes longer "
+        "than what follows from it: leave on= out, or leave the group out and give model="
+    )
 
 
 def tail_of(what: str, draws: int, efficiency: float) -> int:
@@ -206,19 +214,23 @@ class OfModel:
         return self._density.compiled_from([graph], [*self._density.values, *more], self._given)
 
 
-def computed(
-    what: str, work: LooRows, rows: DataArray, cores: int | None, progressbar: bool
-) -> list[np.ndarray]:
-    """The results of all rows, in the shape of `rows`: elpd, Pareto k and lppd, or lppd alone."""
-    count = 4 if work.tail else 1
+def computed(what: str, work: LooRows, rows: DataArray, by: By) -> list[np.ndarray]:
+    """The results of all rows, in the shape of `rows`: elpd, Pareto k and lppd, or lppd alone.
+
+    Log-likelihoods that are known are not sent to workers of a pool, which takes longer than what
+    follows from them.
+    """
+    if isinstance(work, StoredRows):
+        by = replace(by, pool=None)
+    shape = work.rows, work.each
     few = work.parts[0][:8]
-    scratch = InMemory([np.empty(work.rows * work.each) for _ in range(count)])
+    scratch = InMemory([np.empty(shape) for _ in range(work.results)])
     list(work.compute([few], scratch))  # the first call takes longer
     began = time.perf_counter()
     list(work.compute([few], scratch))
     seconds = (time.perf_counter() - began) * work.rows / max(1, len(few))
-    with divided(work, seconds, what, cores, progressbar) as division:
-        arrays = [division.empty((work.rows * work.each,), np.float64) for _ in range(count)]
+    with divided(work, seconds, what, by) as division:
+        arrays = [division.empty(shape, np.float64) for _ in range(work.results)]
         division.run(InMemory(arrays))
     found = [np.array(array).reshape(rows.shape) for array in arrays]
     if work.tail and (same := found.pop()).any():

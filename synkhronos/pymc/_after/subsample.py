@@ -13,7 +13,7 @@ from xarray import DataArray, Dataset, DataTree
 
 from synkhronos._checks import check_integer, check_number, or_none, shown
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos.pymc._after.division import checked
+from synkhronos.pymc._after.division import By
 from synkhronos.pymc._after.elpd import is_pointwise, of_arviz, totals_of_sample, warn_of_rows
 from synkhronos.pymc._after.loo_rows import LooRows, StoredRows
 from synkhronos.pymc._after.moments import good_k_of
@@ -26,6 +26,7 @@ from synkhronos.pymc._after.observed import (
     efficiency_of,
     jacobian_of,
     posterior_with_draws,
+    refuse_pool,
     rows_of_group,
     tail_of,
 )
@@ -51,6 +52,7 @@ def loo_subsample(
     backend: str | None = None,
     compile_kwargs: dict[str, object] | None = None,
     cores: int | None = None,
+    on: object = None,
 ) -> Any:
     """Estimate PSIS-LOO from a sample of the rows, for data of which all rows take too long.
 
@@ -83,8 +85,8 @@ def loo_subsample(
     model : pymc.Model, optional
         Default: that of the current context. "plpd" needs it, and "lpd" if `data` has no
         log-likelihoods. With a model the approximation is computed from it.
-    progressbar, cores
-        As for `sample_posterior_predictive`.
+    progressbar, cores, on
+        As for `sample_posterior_predictive`. Blocks of rows are the items of a pool, as for `loo`.
     backend, compile_kwargs
         As for `pm.compute_log_likelihood`.
 
@@ -131,7 +133,7 @@ def loo_subsample(
     >>> found.subsample_size, found.n_data_points
     (100, 1000)
     """
-    cores = checked(_WHAT, cores, progressbar)
+    by = By.of(_WHAT, cores, progressbar, on)
     reff = or_none(check_number, f"{_WHAT}: reff", reff, most=math.inf, above=0)
     thin = or_none(check_integer, f"{_WHAT}: thin", thin, 1)
     seed = or_none(check_integer, f"{_WHAT}: seed", seed, 0)
@@ -155,6 +157,8 @@ def loo_subsample(
         group = data["log_likelihood"].to_dataset().isel(draw=every)
         rows, stored = rows_of_group(_WHAT, group, var_name if own is None else own.name, tail)
         check_same_draws(_WHAT, stored, draws)
+        if by.pool is not None and (own is None or method == "plpd"):
+            refuse_pool(_WHAT)
     numbers = _numbers(rows.size, asked, seed)
     sample = _sample(stored, own, posterior, numbers, tail)
     jacobian = np.broadcast_to(jacobian_of(_WHAT, log_jacobian, rows), rows.shape).reshape(-1)
@@ -162,9 +166,9 @@ def loo_subsample(
         approximate = own.at_means()
     else:
         work = _every_row(stored, own)
-        approximate = computed(_WHAT, work, rows, cores, progressbar)[0].reshape(-1)
+        approximate = computed(_WHAT, work, rows, by)[0].reshape(-1)
     approximate = approximate + jacobian
-    elpd, pareto_k, lppd = computed(_WHAT, sample, _labels(rows, numbers), cores, progressbar)
+    elpd, pareto_k, lppd = computed(_WHAT, sample, _labels(rows, numbers), by)
     elpd += jacobian[numbers]
     lppd += jacobian[numbers]
     good_k = good_k_of(draws)

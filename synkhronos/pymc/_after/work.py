@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,6 +28,9 @@ type Target = Store | InMemory
 class Work(ABC):
     """Something to compute in parts; it can be pickled."""
 
+    counted: ClassVar[str]  # what its parts are ranges of: the first axis of each result
+    if_lost: ClassVar[str] = "The results so far are gone: call again"  # if workers of a pool go
+
     @property
     @abstractmethod
     def total(self) -> int:
@@ -46,6 +50,14 @@ class Work(ABC):
     @abstractmethod
     def in_processes(self) -> bool:
         """Whether other processes can compute it as well."""
+
+    def shorten(self, length: int) -> None:
+        """Make parts no longer than this, if their length does not matter for the work."""
+        del length
+
+    @abstractmethod
+    def computed(self, part: range) -> list[np.ndarray]:
+        """The results of a part, in new arrays."""
 
     @abstractmethod
     def compute(self, mine: Sequence[range], target: Target) -> Iterator[int]:

@@ -15,7 +15,7 @@ from xarray import DataArray, DataTree
 from synkhronos._checks import check_integer, or_none
 from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host.launch_settings import launch_settings
-from synkhronos.pymc._after.division import checked
+from synkhronos.pymc._after.division import By
 from synkhronos.pymc._after.loo_rows import LooRows
 from synkhronos.pymc._after.observed import (
     OfModel,
@@ -65,7 +65,7 @@ class Refits:
         options: Mapping[str, Any],  # of `map` and `pm.sample`
     ) -> None:
         self._what, self._model = what, model
-        self._cores = checked(what, options.get("cores"), options.get("progressbar", True))
+        self._by = By.of(what, options.get("cores"), options.get("progressbar", True))
         self._of_map, own = options_of(what, options, FITS)
         self.posterior = posterior_with_draws(what, data)
         self.draws = draws_of(self.posterior)
@@ -88,9 +88,8 @@ class Refits:
         """The logs of mean likelihoods by the fit to all rows, flat; `changed` takes the rows."""
         rows = self._of_model.rows(0) if self._known is None else self._known
         work = changed(rows)
-        shown = self._of_map.get("progressbar", True)
         like = DataArray(np.empty(work.rows * work.each))
-        return computed(self._what, work, like, self._cores, shown)[0]
+        return computed(self._what, work, like, self._by)[0]
 
     def run(
         self,
@@ -141,7 +140,7 @@ class Refits:
         """The cores of a fit: idle ones run its chains, but a worker of a pool may have one."""
         if self._of_map.get("on") is not None:
             return 1
-        there = own_cores(self._cores)
+        there = own_cores(self._by.cores)
         return max(1, min(int(self._arguments["chains"]), there // fits))
 
     def _digest(self) -> str:
