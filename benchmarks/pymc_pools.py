@@ -1,12 +1,12 @@
 """Many models on the engines of `synk.pymc.map(on=)`: the same models, pauses, a million models.
 
     python benchmarks/pymc_pools.py [--models 400] [--items 2000] [--draws 500] [--rounds 3]
-        [--parts models pauses scale] [--on loop slots executor dask ray mpi]
+        [--calls 2] [--parts models pauses scale] [--on loop slots executor dask ray mpi]
 
 models   small models on 2 workers of one core: a loop of `pm.sample` (20 models are measured),
-         slots of this machine, and each engine. An engine has started; its workers have not
-         imported anything. Contenders take turns, each in a process of its own; the least seconds
-         count.
+         slots of this machine, and each engine. Its workers have started, and have not imported
+         anything; the second call is the same one on workers that have. Contenders take turns,
+         each in a process of its own; the least seconds count.
 pauses   items that wait 50 ms: the time that is not theirs, in % of it, and that slots do not take,
          which start processes as well
 scale    seconds of the script for an item, a batch and a result, and what follows for 1,000,000
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import logging
 import os
@@ -72,9 +73,10 @@ def engine(kind: str) -> Iterator[Any]:
         import ray
 
         os.environ.update(RAY_worker_niceness="0")  # else 15, beside whatever else runs
-        paths = os.pathsep.join(path for path in sys.path if path)
-        given = {"runtime_env": {"env_vars": {"PYTHONPATH": paths}}, "log_to_driver": False}
-        ray.init(num_cpus=WORKERS, include_dashboard=False, **given)
+        os.environ.update(PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
+        ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
+        nap = ray.remote(lambda: time.sleep(1.0))
+        ray.get([nap.remote() for _ in range(WORKERS)])  # its workers have started
         yield ray
         ray.shutdown()
     else:
@@ -85,8 +87,8 @@ def engine(kind: str) -> Iterator[Any]:
             yield pool
 
 
-def contend(kind: str, part: str, count: int, draws: int) -> None:
-    """Print the seconds of one contender."""
+def contend(kind: str, part: str, count: int, draws: int, calls: int) -> None:
+    """Print the seconds of each call of one contender."""
     from synkhronos.pymc import map as fleet
 
     logging.getLogger("synkhronos").setLevel(logging.ERROR)
@@ -104,35 +106,47 @@ def contend(kind: str, part: str, count: int, draws: int) -> None:
     if part == "pauses":
         make, given = pause, {}
     with engine(kind) as on:
-        began = time.perf_counter()
-        fits = fleet(make, range(count), on=on, random_seed=1, progressbar=False, **given)
-        print("took", time.perf_counter() - began)
-        assert not fits.failed, fits.failed
+        for _ in range(calls):
+            began = time.perf_counter()
+            fits = fleet(make, range(count), on=on, random_seed=1, progressbar=False, **given)
+            print("took", time.perf_counter() - began)
+            assert not fits.failed, fits.failed
 
 
-def measured(kind: str, part: str, count: int, draws: int) -> float:
-    contender = [__file__, "--contend", json.dumps([kind, part, count, draws])]
+def measured(kind: str, part: str, count: int, draws: int, calls: int) -> list[float]:
+    contender = [__file__, "--contend", json.dumps([kind, part, count, draws, calls])]
     command = [sys.executable, *contender]
     if kind == "mpi":
         launcher = shutil.which("mpiexec", path=f"{sys.prefix}/bin:{os.environ['PATH']}")
         command = [str(launcher), "-n", str(WORKERS + 1), sys.executable]
         command += ["-m", "mpi4py.futures", *contender]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    return float(next(x for x in done.stdout.splitlines() if x.startswith("took")).split()[1])
+    return [float(x.split()[1]) for x in done.stdout.splitlines() if x.startswith("took")]
 
 
 def contest(part: str, kinds: list[str], count: int, options: argparse.Namespace) -> None:
     """A table of all contenders."""
     counts = {kind: LOOP if kind == "loop" else count for kind in kinds}
-    runs: dict[str, list[float]] = {kind: [] for kind in kinds}
+    calls = options.calls if part == "models" else 1
+    runs: dict[str, list[list[float]]] = {kind: [] for kind in kinds}
     for _ in range(options.rounds):
         for kind, each in counts.items():
-            runs[kind].append(measured(kind, part, each, options.draws))
-    best = {kind: min(found) * count / counts[kind] for kind, found in runs.items()}
+            runs[kind].append(measured(kind, part, each, options.draws, calls))
+    least = {
+        kind: [min(found) * count / counts[kind] for found in zip(*each, strict=True)]
+        for kind, each in runs.items()
+    }
     if part == "models":
-        rows = [[kind, each, f"{each / best['slots']:.2f}"] for kind, each in best.items()]
-        show(f"{count} models on {WORKERS} cores", ["engine", "s", "of slots"], rows)
+        rows = []
+        for kind, found in least.items():
+            cells = [(s, f"{s / of:.2f}") for s, of in zip(found, least["slots"], strict=False)]
+            cells += [("", "")] * (calls - len(cells))  # the loop has one call
+            rows.append([kind, *itertools.chain(*cells)])
+        names = itertools.product(range(1, calls + 1), ("s", "of slots"))
+        columns = [f"call {call}, {name}" for call, name in names]
+        show(f"{count} models on {WORKERS} cores", ["engine", *columns], rows)
         return
+    best = {kind: found[0] for kind, found in least.items()}
     whole = count * PAUSE / WORKERS
     rows = [
         [
@@ -194,7 +208,8 @@ def script_costs(items: int, nbytes: int) -> dict[str, float]:
     from synkhronos.pymc._map.bar import Bar
     from synkhronos.pymc._map.digests import digest_of
     from synkhronos.pymc._map.packing import packed_for
-    from synkhronos.pymc._map.parent import Item, Record
+    from synkhronos.pymc._map.parent import Item
+    from synkhronos.pymc._map.record import Record
     from synkhronos.pymc._map.results import Folder, packed_result, write_result
 
     began = time.perf_counter()
@@ -221,7 +236,13 @@ def script_costs(items: int, nbytes: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, value in (("models", 400), ("items", 2000), ("draws", 500), ("rounds", 3)):
+    for name, value in (
+        ("models", 400),
+        ("items", 2000),
+        ("draws", 500),
+        ("rounds", 3),
+        ("calls", 2),
+    ):
         parser.add_argument(f"--{name}", type=int, default=value)
     kinds = ["loop", "slots", "executor", "dask", "ray", "mpi"]
     parts = ["models", "pauses", "scale"]
