@@ -16,7 +16,9 @@ These rules hold:
 * A job must not hang: a process that fails before it has initialised MPI ends the launch, since
   MPICH's launcher would wait for it. `leave` calls C's exit, or exit codes are lost.
 * Whether this process is one of a launch is read from the environment, and noted there, since
-  processes that it starts inherit the variables but are not of the launch.
+  processes that it starts inherit the variables but are not of the launch. Each of them imports
+  this module at once, also one that only starts others. So it imports no PyTensor, and reductions
+  are known by their names.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ import stat
 import struct
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -43,10 +46,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from synkhronos._errors import BackendMissing, GroupClosed
-from synkhronos._proofs.reductions import Reduction
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from synkhronos._proofs.reductions import Reduction
 
 _LAUNCHED = "SYNKHRONOS_LAUNCHED"
 # Tags of leaders' messages: small ones fit into the buffer of the receive that is always posted; a
@@ -55,6 +59,11 @@ _SMALL, _LARGE = 7, 8
 _BUFFER_BYTES = 1 << 16
 _LENGTH = struct.Struct("<q")  # of a large message; the shortest message of leaders is longer
 _SEND_SECONDS = 0.0005  # that a send may take before it goes on in the background
+# Of `Mover`: messages that it moves, the least that it moves in a second, and its calls of MPI
+# between two looks at whether it is still needed
+_MOVED_BYTES, _MOVED_A_SECOND, _CALLS = 1 << 16, 20e6, 50
+_LOOK_SECONDS = 0.001  # between two looks at whether a message is sent now
+_NO_TAG = 32_767  # the largest that each MPI has; a probe for it finds nothing
 _READ_SECONDS = 1.0  # for a launcher to read the output of a process before it ends the others
 # The algorithm of Open MPI's reductions; its own choice takes up to three times as long.
 _ALGORITHM, _RABENSEIFNER = "OMPI_MCA_coll_libnbc_iallreduce_algorithm", "3"
@@ -215,6 +224,70 @@ if launch() is not None and "PMI_FD" in os.environ:
     atexit.register(_end_launch)
 
 
+class Mover:
+    """Moves large messages of mpi4py's futures while this process sends them.
+
+    A message moves only while its sender calls MPI, and futures call it once a millisecond. If MPI
+    copies 8 KB at a time, as MPICH over UCX does, 3 MB take 0.4 s. So a thread calls it as well.
+    Nobody says when a message has been sent: the thread goes on as long as a slow one would take.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._coming: list[tuple[int, Callable[[], bool]]] = []  # bytes; whether they are sent now
+        self._until = 0.0  # by time.monotonic
+        self._moves = False  # whether there is a thread
+
+    def sends(self, nbytes: int, begun: Callable[[], bool] = lambda: True) -> None:
+        """Take note of a message, which is sent from when `begun` says so."""
+        if nbytes < _MOVED_BYTES or not _takes_threads():
+            return
+        with self._lock:
+            self._coming.append((nbytes, begun))
+            if self._moves:
+                return
+            self._moves = True
+        # the end of the program waits for it, since it must not call MPI later
+        threading.Thread(target=self._move, name="synk-mpi").start()
+
+    def rest(self) -> None:
+        """Take note that all messages have been sent."""
+        with self._lock:
+            self._coming.clear()
+            self._until = 0.0
+
+    def _move(self) -> None:
+        from mpi4py import MPI
+
+        while self._is_needed():
+            if time.monotonic() > self._until:
+                time.sleep(_LOOK_SECONDS)
+                continue
+            for _ in range(_CALLS):
+                MPI.COMM_WORLD.Iprobe(MPI.ANY_SOURCE, _NO_TAG)
+            os.sched_yield()
+
+    def _is_needed(self) -> bool:
+        now = time.monotonic()
+        with self._lock:
+            sent = [nbytes for nbytes, begun in self._coming if begun()]
+            self._coming = [each for each in self._coming if not each[1]()]
+            if sent:
+                self._until = max(now, self._until) + sum(sent) / _MOVED_A_SECOND
+            needed = bool(self._coming) or now < self._until
+            self._moves = needed and threading.main_thread().is_alive()
+            return self._moves
+
+
+def _takes_threads() -> bool:
+    """Whether MPI is initialised, and lets several threads call it at the same time."""
+    if not is_initialised():
+        return False
+    from mpi4py import MPI
+
+    return MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+
 Wait = Callable[[Callable[[], bool]], None]
 
 
@@ -295,12 +368,7 @@ class World:
         self._offered: list[tuple[MPI.Request, bytes]] = []  # at most one
         self._wait: Wait = poll
         self._left: list[MPI.Request] = []  # transfers, which keep the memory that they use
-        self._ops = {
-            Reduction.SUM: MPI.SUM,
-            Reduction.PROD: MPI.PROD,
-            Reduction.MIN: MPI.MIN,
-            Reduction.MAX: MPI.MAX,
-        }
+        self._ops = {"sum": MPI.SUM, "prod": MPI.PROD, "min": MPI.MIN, "max": MPI.MAX}
         # Open MPI opens a neighbour's segment by its name at the first message to it
         neighbours = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
         neighbours.alltoall([0] * neighbours.size)
@@ -400,7 +468,7 @@ class World:
     def reduces(self, dtype: np.dtype, op: Reduction) -> bool:
         """Whether MPI has this reduction, with the same result as numpy."""
         if dtype.kind == "c":
-            return op in (Reduction.SUM, Reduction.PROD)
+            return op in ("sum", "prod")
         return op in self._ops and dtype.kind in "iuf" and dtype != np.float16
 
     def all_reduce(self, array: np.ndarray, op: Reduction) -> None:

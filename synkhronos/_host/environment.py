@@ -6,11 +6,9 @@ Nothing is imported for its version, and no program is started.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytensor
@@ -18,6 +16,7 @@ import pytensor
 from synkhronos._host import cores, memory_limits, thread_pools
 from synkhronos._host.devices import get_n_gpu, visible_gpus
 from synkhronos._host.system import trouble
+from synkhronos._host.versions import versions
 
 # All that decides results and speed: this package, its libraries, and the machine.
 PACKAGES = (
@@ -67,17 +66,6 @@ def environment() -> dict[str, object]:
     }
     if not trouble():
         found |= {"blas": blas(), "cores": _cores(), "memory": _memory(), "gpus": _gpus()}
-    return found
-
-
-def versions(packages: Iterable[str]) -> dict[str, str | None]:
-    """The version of each package by its metadata; None if it is not installed."""
-    found: dict[str, str | None] = {}
-    for name in packages:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
     return found
 
 

@@ -35,7 +35,8 @@ from synkhronos.pymc._map.digests import digest_of
 from synkhronos.pymc._map.fitted import Sampled
 from synkhronos.pymc._map.names import file_of, seed_of
 from synkhronos.pymc._map.one_graph import one_graph
-from synkhronos.pymc._map.parent import Fleet, Item, Record
+from synkhronos.pymc._map.parent import Fleet, Item
+from synkhronos.pymc._map.record import Record
 from synkhronos.pymc._map.results import Folder, packed_result, texts_of, write_result
 
 QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import queue
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -33,9 +35,10 @@ from synkhronos._transport.pools.pool import Pool
 from synkhronos.pymc._map import batches
 from synkhronos.pymc._map.bar import Bar
 from synkhronos.pymc._map.pace import AHEAD, BATCH_SECONDS, Pace, batch_size
-from synkhronos.pymc._map.parent import Item, Record
+from synkhronos.pymc._map.parent import Item
 from synkhronos.pymc._map.pooled import PACKAGES as COMPARED
 from synkhronos.pymc._map.pooled import Job, PooledItems
+from synkhronos.pymc._map.record import Record
 from synkhronos.pymc._map.results import Folder, packed_result
 
 
@@ -43,6 +46,17 @@ from synkhronos.pymc._map.results import Folder, packed_result
 def test_an_executor_is_as_slots(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         pool_cases.ends(pool, tmp_path)
+
+
+def test_workers_import_little_before_they_start_a_process() -> None:
+    """PyTensor and PyMC take seconds, which the process then takes as well."""
+    code = (
+        "import sys, synkhronos.pymc._map.batches, synkhronos.search._station\n"
+        "from synkhronos._transport.pools import _executors, _mpi\n"
+        "found = {'pytensor', 'pymc', 'scipy', 'numba'} & sys.modules.keys()\n"
+        "assert not found, found"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.timeout(900)

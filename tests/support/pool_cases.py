@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +21,9 @@ from typing import Any
 
 import fleet_cases as cases
 import numpy as np
+import pymc as pm
 import pytest
+import xarray as xr
 
 import synkhronos as synk
 from synkhronos._errors import InputError, SynkhronosError
@@ -110,6 +113,14 @@ def compilations(pool: Any, folder: Path) -> None:
 
 
 @case
+def large(pool: Any, folder: Path) -> None:
+    """Items and results that take several messages."""
+    items = [np.arange(250_000) + i for i in range(4)]
+    fits = synk.pymc.map(np.cumsum, items, on=pool, folder=folder)
+    assert all((fits[i] == np.cumsum(item)).all() for i, item in enumerate(items))
+
+
+@case
 def threads(pool: Any, folder: Path) -> None:
     """The libraries of an item have a thread for each member."""
     fits = synk.pymc.map(cases.threads, [0], on=pool, folder=folder)
@@ -167,6 +178,24 @@ def interrupt(pool: Any, folder: Path) -> None:
         keys.join()
     assert len(list(folder.glob("*.fit"))) == 1
     assert dict(synk.pymc.map(cases.slow, [0.0], on=pool, folder=folder)) == {0: 0.0}
+
+
+@case
+def rows(pool: Any, folder: Path) -> None:
+    """`loo` and its moment matching have the bits of this process."""
+    del folder
+    r = np.random.default_rng(3)
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("m", 0, 3), observed=[*r.normal(size=11), 6.0])
+    posterior = xr.Dataset({"m": (("chain", "draw"), r.normal(0.5, 0.3, (2, 60)))})
+    tree = xr.DataTree.from_dict({"posterior": posterior})
+    given = {"model": model, "moment_match": True, "k_threshold": 0.2, "progressbar": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of large k
+        here = synk.pymc.loo(tree, True, cores=1, **given)
+        found = synk.pymc.loo(tree, True, on=pool, **given)
+    for name in ("elpd_i", "pareto_k", "n_eff_i"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(here, name))
 
 
 @contextlib.contextmanager

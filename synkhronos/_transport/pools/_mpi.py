@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from synkhronos._backends.mpi import launch
+from synkhronos._backends.mpi import Mover, launch
 from synkhronos._host.cores import available, of_slurm_task
 from synkhronos._transport.pools.pool import Pool
 
@@ -33,11 +33,27 @@ class MPIPool(Pool):
     def submit(self, run: Callable[..., object], data: object, batch: object) -> Future[Any]:
         """See `Pool`."""
         found: Future[Any] = self._executor.submit(_in_rank, run, data, batch)
+        _mover.sends(_nbytes((data, batch)), lambda: found.running() or found.done())
         return found
 
 
+_mover = Mover()
+
+
 def _in_rank(run: Callable[..., object], data: object, batch: object) -> object:
-    return run(data, batch, cores=cores_of_rank())
+    _mover.rest()  # the result before this one has been sent
+    found = run(data, batch, cores=cores_of_rank())
+    _mover.sends(_nbytes(found))
+    return found
+
+
+def _nbytes(value: object) -> int:
+    """The bytes of all that a batch has, or its result, about as many as it is sent in."""
+    if isinstance(value, bytes | str):
+        return len(value)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return sum(map(_nbytes, value)) if isinstance(value, list | tuple) else 0
 
 
 def cores_of_rank() -> int:

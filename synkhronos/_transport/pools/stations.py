@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from synkhronos._errors import SynkhronosError
-from synkhronos._host.environment import versions
 from synkhronos._host.system import trouble
+from synkhronos._host.versions import versions
 
 _REST_SECONDS = 30.0  # for a station to wait for another batch
 

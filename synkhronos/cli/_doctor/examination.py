@@ -45,9 +45,10 @@ from synkhronos._errors import SynkhronosWarning
 from synkhronos._host import cores as _cores
 from synkhronos._host import files, memory_limits
 from synkhronos._host.devices import get_n_gpu, has_plugin, visible_gpus
-from synkhronos._host.environment import blas, driver, versions
+from synkhronos._host.environment import blas, driver
 from synkhronos._host.polling import readable
 from synkhronos._host.system import trouble
+from synkhronos._host.versions import versions
 from synkhronos._libraries.jax import JAX
 from synkhronos._libraries.keras import KERAS
 from synkhronos._libraries.numba import NUMBA

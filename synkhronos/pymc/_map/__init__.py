@@ -3,7 +3,8 @@
 =================  ===============================================================================
 ``mapped``         `map`: checks arguments, and runs the items
 ``where``          ``Where``: slots of this machine or a pool, and the limit of an item
-``parent``         ``Fleet``: gives items to processes in slots, and notes how they end
+``parent``         ``Fleet``: gives items to processes in slots, and hears how they end
+``record``         ``Record``: how they have ended
 ``pooled``         ``PooledItems``: the same, in batches that a pool's workers run
 ``batches``        what such a worker does: it gives the items to a process of its own
 ``pace``           how many items a batch has

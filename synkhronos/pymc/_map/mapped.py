@@ -20,8 +20,9 @@ from synkhronos.pymc._map.bar import Bar
 from synkhronos.pymc._map.digests import digest_of
 from synkhronos.pymc._map.names import named
 from synkhronos.pymc._map.packing import packed_for, packed_job
-from synkhronos.pymc._map.parent import Fleet, Item, Record, Settings
+from synkhronos.pymc._map.parent import Fleet, Item, Settings
 from synkhronos.pymc._map.pooled import Job, PooledItems
+from synkhronos.pymc._map.record import Record
 from synkhronos.pymc._map.results import Fits, Folder
 from synkhronos.pymc._map.where import where_of
 
