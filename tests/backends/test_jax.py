@@ -247,7 +247,8 @@ with synk.Group(int(sys.argv[1]), start="exec") as group:
 
 def test_the_second_member_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One compiles each length, the other loads it; in the next run, the first loads it too."""
-    monkeypatch.setenv("PYTENSOR_FLAGS", f"base_compiledir={tmp_path / 'compiled'}")
+    flags = os.environ.get("PYTENSOR_FLAGS", "")
+    monkeypatch.setenv("PYTENSOR_FLAGS", f"{flags},base_compiledir={tmp_path / 'compiled'}")
     path = [
         str(Path(__file__).parents[1] / "support"),
         *filter(None, [os.environ.get("PYTHONPATH")]),
@@ -334,7 +335,7 @@ with synk.Group(2, start="exec"):
 
 def test_dtypes_where_floatx_is_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTensor then denies JAX 64-bit dtypes; results are as declared, and no number is cut."""
-    monkeypatch.setenv("PYTENSOR_FLAGS", "floatX=float32")
+    monkeypatch.setenv("PYTENSOR_FLAGS", f"{os.environ.get('PYTENSOR_FLAGS', '')},floatX=float32")
     lines = run_script(tmp_path, WIDE).splitlines()
     assert lines[::2] == ["int64 int64 float32 float64 int64 float32 int64"] * 4
     assert lines[1::2] == [f"True {2 * n} {n + 1}" for n in range(4)]

@@ -322,11 +322,10 @@ def test_a_group_s_functions_are_kept(keeping: Folder) -> None:
 
     def run() -> tuple[bytes, bytes]:
         x = pt.matrix("x", dtype="float64")
-        w = pytensor.shared(np.ones((4, 2)), name="w")
-        loss = (pt.tanh(x @ w) ** 2).mean()
+        w = pytensor.shared(np.ones(4), name="w")
         with synk.Group(2):
-            new = w - 0.1 * pt.grad(loss, w)
-            f = synk.function([x], loss, updates=[(w, new, "avg", "all")], mode="NUMBA")
+            new = w - 0.1 * x.mean(axis=0)
+            f = synk.function([x], (x * w).mean(), updates=[(w, new, "avg", "all")], mode="NUMBA")
             values = [f(X) for _ in range(3)]
         return np.asarray(values).tobytes(), w.get_value().tobytes()
 

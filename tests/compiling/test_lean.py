@@ -1,6 +1,7 @@
 """Lean operations of mode NUMBA: values, layouts, caches, and what happens without them."""
 
 import itertools
+import os
 import subprocess
 import sys
 from itertools import combinations
@@ -382,7 +383,8 @@ print(len(recorded.buffer))
 
 
 def test_machine_code_is_found_by_the_next_process(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTENSOR_FLAGS", f"base_compiledir={tmp_path}")
+    flags = os.environ.get("PYTENSOR_FLAGS", "")
+    monkeypatch.setenv("PYTENSOR_FLAGS", f"{flags},base_compiledir={tmp_path}")
 
     def compilations():
         done = subprocess.run(

@@ -63,9 +63,9 @@ def test_no_function_of_one_number_is_called_for_each_element(
 @pytest.mark.parametrize(
     ("function", "odd"),
     [
-        (lambda a, x: pt.betainc(a, 1 + a, pt.sigmoid(x)), np.nan),
         (lambda a, x: pt.gammainc(a, pt.exp(x)), -6.0),
         *thorough(
+            (lambda a, x: pt.betainc(a, 1 + a, pt.sigmoid(x)), np.nan),
             (lambda a, x: pt.gammaincc(a, pt.exp(x)), 6.0),
             (lambda a, x: pt.hyp2f1(a, 0.5, 1.5, 0.9 * pt.sigmoid(x)), 3.0),
         ),

@@ -33,7 +33,7 @@ def run(*command, **flags):
 
 @pytest.mark.each_choice
 @pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("number", [*thorough(1), 2, 3, 4, 5])
 def test_demo(number, size):
     done = run(DEMOS / f"demo_{number}.py", size)
     assert done.returncode == 0, done.stderr
@@ -45,9 +45,11 @@ def test_demo_starts_two_members_unless_told():
     done = run(DEMOS / "demo_1.py")
     assert done.returncode == 0, done.stderr
     assert "4 of 7 rows were the master's" in done.stdout
+    assert done.stdout.splitlines()[-1] == "demo 1: all values as numpy has them"
+    assert without_progress(done.stderr) == ""
 
 
-SMALL_TOUR = ["--rows", "200", "--draws", "10", "--hidden", "8", "--batch", "100", "--epochs", "2"]
+SMALL_TOUR = ["--rows", "200", "--draws", "5", "--hidden", "8", "--batch", "100", "--epochs", "2"]
 
 
 @pytest.mark.parametrize("scripts", [0, *thorough(1)])

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -876,46 +875,32 @@ def test_missing_is_not_damaged(folder: Path) -> None:
         checkpoints.restore(missing="ignore")
 
 
-SAVER = """
-import sys, numpy as np, pytensor
-from synkhronos.extensions.checkpoints import Checkpoints
-w = pytensor.shared(np.full(1000, float(sys.argv[2])), name="w")
-checkpoints = Checkpoints(sys.argv[1], [w], keep=2)
-checkpoints.adopt()
-print("ready", flush=True)
-sys.stdin.readline()
-for step in range(60):
-    checkpoints.save(step, saver=sys.argv[2])
-"""
+def save_often(folder: Path, saver: str, ready: int, go: int) -> None:
+    w = pytensor.shared(np.full(1000, float(saver)), name="w")
+    checkpoints = Checkpoints(folder, [w], keep=2)
+    checkpoints.adopt()
+    os.write(ready, b"r")
+    os.read(go, 1)
+    for step in range(60):
+        checkpoints.save(step, saver=saver)
 
 
 @pytest.mark.slow
 def test_two_processes_save_in_one_folder(folder: Path) -> None:
     """Each save is whole, whoever makes it; nothing of either is half there."""
     pytest.importorskip("safetensors")
-    words = [sys.executable, "-P", "-c", SAVER, str(folder)]
-    with contextlib.ExitStack() as stack:
-        savers = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [*words, str(n)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for n in range(2)
-        ]
-        for saver in savers:
-            assert saver.stdout is not None
-            assert saver.stdout.readline() == "ready\n"
-        for saver in savers:
-            saver.stdin.write("\n")  # type: ignore[union-attr]
-            saver.stdin.flush()  # type: ignore[union-attr]
-        for saver in savers:
-            _, errors = saver.communicate(timeout=270)
-            assert saver.returncode == 0, errors
+    (is_ready, ready), (may_go, go) = os.pipe(), os.pipe()
+    savers = [fork_to(partial(save_often, folder, str(n), ready, may_go)) for n in range(2)]
+    for end in (ready, may_go):
+        os.close(end)
+    try:
+        assert [os.read(is_ready, 1) for _ in savers] == [b"r"] * 2
+        os.write(go, b"gg")
+    finally:
+        for end in (is_ready, go):
+            os.close(end)
+        ended = [os.waitpid(pid, 0)[1] for pid in savers]
+    assert ended == [0, 0]
     w = pytensor.shared(np.zeros(1000), name="w")
     found = Checkpoints(folder, [w]).restore()
     assert found["step"] == 59

@@ -21,6 +21,7 @@ from terminal import CTRL_C, CTRL_Z, LIMIT, Program, Terminal
 from synkhronos._engine.group_options import GRACE_SECONDS
 from synkhronos._transport.processes.worker import signals_blocked
 
+pytestmark = pytest.mark.together  # one terminal
 Trials = Callable[[Any, Any], Any]
 PROMPT = GRACE_SECONDS + 0.5  # seconds from the last key to the end, on a machine that is not busy
 PATIENCE = 8.0  # on one that is, in a campaign; else only a hang fails

@@ -17,6 +17,7 @@ from synkhronos.testing.killing import NEVER, Outcome, Stage, points
 MANY = "32"  # members
 
 pytestmark = [
+    pytest.mark.together,  # one stage, and one trial without a fault of each victim
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
 ]

@@ -23,7 +23,10 @@ FAILING = f"{CHANGING},openat,pwrite64,renameat2,fdatasync"
 # the first makes the acts of "after a kill" but for its leavings, the second those of a new step
 REPEATED_CUTS = ("next", "lower")
 
-pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+pytestmark = [
+    pytest.mark.together,  # one stage
+    pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
+]
 Trials = Callable[[Any, Any], Any]
 
 

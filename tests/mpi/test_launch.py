@@ -355,7 +355,8 @@ def test_a_node_that_cannot_start_is_named(
 DIFFERENT = """
     import os, sys
     rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
-    os.environ["PYTENSOR_FLAGS"] = f"floatX=float{'64' if rank == '0' else '32'}"
+    own = "floatX=float64" if rank == "0" else "floatX=float32"
+    os.environ["PYTENSOR_FLAGS"] = f"{os.environ.get('PYTENSOR_FLAGS', '')},{own}"
     import pytensor, synkhronos as synk
     from synkhronos.testing import nodes
 

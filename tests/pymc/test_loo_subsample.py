@@ -27,7 +27,10 @@ NUMBERS = (
     "elpd", "se", "p", "subsampling_se", "n_samples", "n_data_points", "warning", "good_k",
     "subsample_size", "thin_factor",
 )  # fmt: skip
-pytestmark = pytest.mark.filterwarnings("ignore:.*[Pp]areto")
+pytestmark = [
+    pytest.mark.together,  # models and log-likelihoods are computed once
+    pytest.mark.filterwarnings("ignore:.*[Pp]areto"),
+]
 
 
 def line() -> pm.Model:
@@ -101,6 +104,7 @@ def _of_arviz(tree: xr.DataTree, **given: Any) -> Any:
         return arviz_stats.loo_subsample(tree, **given)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("name", "given"), CASES)
 @pytest.mark.parametrize("has", ["likelihoods", "model", "both"])
 def test_numbers_are_those_of_arviz(known: Any, name: str, given: dict[str, Any], has: str) -> None:

@@ -28,7 +28,6 @@ TYPICAL = (
     "data of another length set",
     "multinomial, shares of each row",
     "caught again, other chances, in a potential",
-    "caught, effects of animals, in potentials",
 )
 TYPICAL_REFUSALS = (
     "Minibatch",

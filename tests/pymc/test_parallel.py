@@ -284,7 +284,7 @@ def test_a_model_without_checks(group2: synk.Group) -> None:
         check_equal(plain, evaluated(model, at))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [*thorough("float32"), "float64"])
 def test_single_precision(group2: synk.Group, dtype: str) -> None:
     """Also of parameters alone, beside data in double precision."""
     import pytensor

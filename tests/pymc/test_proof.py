@@ -178,7 +178,7 @@ def many_values() -> tuple[pm.Model, list[str]]:
         mu = pt.add(*[b[i] * pm.Data(f"x{i}", draw.normal(size=9)) for i in many])
         pm.Normal("y", mu, 1, observed=pt.add(*[pm.Data(f"y{i}", np.ones(9)) for i in many]))
         for i in many:
-            pm.Potential(f"p{i}", pm.logp(pm.Normal.dist(b[i], 1), draw.normal(size=9)).sum())
+            pm.Potential(f"p{i}", (-((b[i] - draw.normal(size=9)) ** 2)).sum())
     return model, ["y", *[f"p{i}" for i in many]]
 
 

@@ -40,7 +40,10 @@ if not hasattr(arviz_stats, "loo_kfold"):
 
 ROWS, DRAWS = 24, 30
 PLAIN = {"progressbar": False, "compile_kwargs": {"mode": FAST}}
-pytestmark = pytest.mark.filterwarnings("ignore:.*[Pp]areto")
+pytestmark = [
+    pytest.mark.together,  # log-likelihoods are computed once
+    pytest.mark.filterwarnings("ignore:.*[Pp]areto"),
+]
 
 
 def line() -> pm.Model:

@@ -43,6 +43,7 @@ from synkhronos.pymc._density.nutpie import compiled_soon
 
 nutpie = pytest.importorskip("nutpie")
 
+pytestmark = pytest.mark.together  # nutpie compiles the model once
 TUNE = 60
 # of `pm.sample`
 PLAIN: dict[str, Any] = {"tune": TUNE, "chains": 2, "cores": 2, "random_seed": 4, "quiet": True}
