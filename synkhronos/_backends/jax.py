@@ -44,9 +44,9 @@ from pytensor.tensor.basic import Alloc, constant
 from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.random.type import RandomType
 
+from synkhronos._compiling.data.aligned import BORDER, aligned_empty
 from synkhronos._compiling.late_imports import imported_jax
 from synkhronos._errors import GroupError, InputTypeError
-from synkhronos._host.aligned import BORDER, aligned_empty
 from synkhronos._host.devices import Device
 from synkhronos._libraries.jax import JAX
 from synkhronos._libraries.library import optional_gain

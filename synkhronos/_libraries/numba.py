@@ -12,6 +12,9 @@ NUMBA = Library(
             "numba.core.codegen:JITCodeLibrary JITCodeLibrary._finalize_final_module",
             "numba.core.compiler:Compiler Compiler.compile_extra",
         ),
+        "products with matrices of data take up to a third longer": (
+            "numba.core.base:BaseContext BaseContext.make_constant_array",
+        ),
         "numba makes machine code of functions that are never called": (
             "numba.core.codegen:JITCodeLibrary._ensure_finalized",
             "numba.core.codegen:JITCodeLibrary._finalize_dynamic_globals",

@@ -19,7 +19,7 @@ from worker_commands import Copied, Counts, Listen
 
 import synkhronos as synk
 from synkhronos._backends import jax as jax_backend
-from synkhronos._host.aligned import aligned_empty
+from synkhronos._compiling.data.aligned import aligned_empty
 from synkhronos.extensions import make_train_function, make_train_function_pytensor, updates
 from synkhronos.extensions.checkpoints import Checkpoints
 

@@ -18,6 +18,7 @@ from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.tensor.variable import TensorConstant
 from selection import thorough
 
+from synkhronos._compiling.data.aligned import aligned, aligned_copy, aligned_empty
 from synkhronos._compiling.data.computed import Computed
 from synkhronos._compiling.data.lifted import Data, lifted
 from synkhronos._compiling.data.once import ComputesOnce, Once, values_of, with_data_apart
@@ -208,6 +209,40 @@ def test_arrays_of_a_call_are_not_held() -> None:
     held = [weakref.ref(given), weakref.ref(found[0])]
     del given, found
     assert all(each() is None for each in held)
+
+
+def far(array: np.ndarray) -> np.ndarray:
+    """A copy in the same order that begins 16 bytes after a cache line."""
+    memory = aligned_empty((array.nbytes + 16,), np.dtype(np.uint8))[16:]
+    moved = np.ndarray(array.shape, array.dtype, memory, strides=array.strides)
+    moved[...] = array
+    return moved
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_arrays_that_gain_begin_at_a_cache_line_in_their_order(order: Any) -> None:
+    given = far(np.asarray(rows(2000).reshape(40, 50), order=order))
+    assert given.ctypes.data % 64 == 16
+    found = aligned(given)
+    assert found.ctypes.data % 64 == 0
+    assert found.strides == given.strides
+    np.testing.assert_array_equal(found, given)
+    assert aligned(found) is found
+
+
+def test_arrays_that_gain_nothing_stay() -> None:
+    for given in (far(rows(100)), far(rows(2000))[::2], far(rows(1 << 22 | 1))):
+        assert aligned(given) is given
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (5, 3)])
+def test_copies_of_any_shape_begin_at_a_cache_line(shape: tuple[int, ...]) -> None:
+    given = np.full(shape, 3, "int16")
+    found = aligned_copy(given)
+    assert found.flags.c_contiguous
+    assert not found.size or found.ctypes.data % 64 == 0
+    assert found.dtype == given.dtype
+    np.testing.assert_array_equal(found, given, strict=True)
 
 
 def test_a_graph_without_arrays_stays() -> None:

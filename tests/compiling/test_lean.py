@@ -1,5 +1,6 @@
 """Lean operations of mode NUMBA: values, layouts, caches, and what happens without them."""
 
+import ctypes
 import itertools
 import os
 import subprocess
@@ -24,6 +25,7 @@ from rewritten import in_python
 from selection import examples, thorough
 
 import synkhronos as synk
+from synkhronos._compiling.kept.image import Image
 from synkhronos._compiling.lean import reductions, rewrite
 from synkhronos._compiling.lean.inner import inner_code
 from synkhronos._compiling.lean.linker import LeanLinker
@@ -75,6 +77,32 @@ def test_a_function_calls_its_own_copies_of_others():
     )
     assert kinds == {"internal", "external"}
     assert "linkonce_odr" in before
+
+
+DATA = [np.arange(float(length)) for length in (3, 130, 7, 1001)]
+FIRST, SECOND_ONE, THIRD, FOURTH = DATA
+
+
+@numba.njit
+def addresses():
+    """Of arrays that are a part of the machine code."""
+    given = FIRST.ctypes.data, SECOND_ONE.ctypes.data, THIRD.ctypes.data, FOURTH.ctypes.data
+    return given, FIRST.sum() + SECOND_ONE.sum() + THIRD.sum() + FOURTH.sum()
+
+
+def test_arrays_of_machine_code_begin_at_cache_lines():
+    found = LeanLinker().jit_compile((addresses, None))
+    places, total = found()
+    assert total == sum(map(np.sum, DATA))
+    assert len(set(places)) == len(DATA)
+    assert [place % 64 for place in places] == [0] * len(DATA)
+    [result] = found.overloads.values()
+    image = Image.of([result.library._compiled_object], [])
+    start, held = image.placed(lambda name: 0)
+    assert held is not None
+    memory = (ctypes.c_char * len(image.data)).from_address(start).raw
+    at = [memory.find(each.tobytes()[8:]) - 8 for each in DATA]  # the first number is 0
+    assert [(start + each) % 64 for each in at] == [0] * len(DATA)
 
 
 @numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)

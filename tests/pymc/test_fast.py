@@ -271,6 +271,24 @@ def test_constants_are_a_part_of_the_compiled_function() -> None:
     assert shape_of(copy, [copy.logp()])[0] == 1  # mu
 
 
+@pytest.mark.parametrize("rows", [40, 80])
+def test_data_that_can_be_set_reach_the_function_at_a_cache_line(rows: int) -> None:
+    r = np.random.default_rng(3)
+    with pm.Model() as model:
+        x = pm.Data("x", r.normal(size=(40, 64)))
+        count = pm.Data("count", r.poisson(3, 40))
+        mu = pm.math.exp(x @ pm.Normal("b", 0, 0.1, shape=64))
+        pm.NegativeBinomial("y", mu=mu, alpha=2.0, observed=count)
+    copy = synk.pymc.fast(model)
+    compiled = copy.compile_logp(mode="FAST_COMPILE")
+    with copy:
+        pm.set_data({"x": r.normal(size=(rows, 64)), "count": r.poisson(3, rows)})
+    arrays = [v.get_value(borrow=True) for v in compiled.f.get_shared()]
+    large = [array for array in arrays if np.size(array) >= 64 * rows]
+    assert large
+    assert not [array for array in large if array.ctypes.data % 64]
+
+
 def test_the_density_joins_the_graph_of_the_function_in_all_modes() -> None:
     copy = synk.pymc.fast(regression())
     outputs = [copy.logp(), copy.dlogp()]

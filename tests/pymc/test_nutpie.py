@@ -100,6 +100,9 @@ def test_data_of_any_dtype_and_shape() -> None:
         wanted = found.compile_fn([found.logp(), *found.dlogp()], mode=FAST)
     with compiled_soon():
         ours = nutpie.compile_pymc_model(found)
+    places = ours.user_data["shared"]["data"]
+    assert len(places.dtype.names) == len(shared)
+    assert not [name for name in places.dtype.names if places[name] % 64]  # at cache lines
     x = np.array([0.3, -1.0, 2.0])
     for rows in (5, 2, 0):
         given = data(rows)

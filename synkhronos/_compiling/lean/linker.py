@@ -9,6 +9,7 @@ from pytensor.configdefaults import config
 from pytensor.graph.fg import FunctionGraph
 from pytensor.link.numba.linker import NumbaLinker
 
+from synkhronos._compiling.data.aligned import BORDER
 from synkhronos._compiling.kept.functions import KeptFunction
 from synkhronos._compiling.late_imports import import_now
 from synkhronos._libraries.library import optional_gain, usable
@@ -59,7 +60,7 @@ class LeanLinker(NumbaLinker):
                 source = function.py_func
                 # its temporary file would be part of the name of the cached machine code
                 source.__code__ = source.__code__.replace(co_filename="<graph>")
-                CACHED_SRC_FUNCTIONS[source] = f"synkhronos_{key}_fastmath{fast}"
+                CACHED_SRC_FUNCTIONS[source] = f"synkhronos_{key}_fastmath{fast}_border{BORDER}"
             return function, key
         return super().fgraph_convert(fgraph, *args, **kwargs)
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from types import FunctionType
 from typing import Any
 
+from synkhronos._compiling.lean.constants import align_arrays
+from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.numba import NUMBA, Compiler, JITCodeLibrary, lookup_environment
 
 _ENVIRONMENT = "_ZN08NumbaEnv"  # the prefix of the names of environments
@@ -35,6 +37,8 @@ class WithOwnCopies(Compiler):  # type: ignore[misc]
         library = _OwnCopies(self.state.targetctx.codegen(), func.__qualname__)
         library.enable_object_caching()
         self.state.library = library
+        with optional_gain():
+            align_arrays(self.state.targetctx)
         return super().compile_extra(func)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from synkhronos._host.aligned import aligned_empty
+from synkhronos._compiling.data.aligned import aligned_empty
 from synkhronos._proofs.reductions import Reduction, combine
 from synkhronos._transport.communicators.communicator import (
     Arrays,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from uuid import uuid4
@@ -23,6 +23,7 @@ from pymc.sampling import sample as pm_sample
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.basic import Variable
 
+from synkhronos._compiling.data.aligned import aligned_copy
 from synkhronos._compiling.data.lifted import lifted
 from synkhronos._compiling.data.once import values_of
 from synkhronos._compiling.lean.closed import ClosedLinker
@@ -184,13 +185,7 @@ def _compiled(
     )
     reads = [function.maker.linker.arguments[1:] for function in (log_density, expand)]
     keys = {variable: uuid4().hex for each in reads for variable in each}
-    values = values_of(list(keys))
-    data = {
-        k: np.array(v, order="C", copy=True) for k, v in zip(keys.values(), values, strict=True)
-    }
-    for value in data.values():
-        value.flags.writeable = False
-    record = NUTPIE.get("make_user_data")(keys, data)
+    data, record = recorded(keys, values_of(list(keys)))
 
     def arrays(read: Iterable[Variable]) -> list[object]:
         """The data of a function, with their places in nutpie's record."""
@@ -221,6 +216,16 @@ def _compiled(
         reparameterized_names=reparameterized,
     )
     return found
+
+
+def recorded(
+    keys: Mapping[Variable, str], values: Iterable[np.ndarray]
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Copies of data that nobody writes to, by their keys, and nutpie's record of their places."""
+    data = {key: aligned_copy(value) for key, value in zip(keys.values(), values, strict=True)}
+    for value in data.values():
+        value.flags.writeable = False
+    return data, NUTPIE.get("make_user_data")(keys, data)
 
 
 def _word(record: np.dtype, *names: str) -> int:

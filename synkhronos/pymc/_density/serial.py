@@ -15,6 +15,7 @@ from pytensor.link.basic import Container
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.elemwise import DimShuffle
 
+from synkhronos._compiling.data.aligned import aligned
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos.pymc._density.containers import follow
 from synkhronos.pymc._density.density import density
@@ -94,15 +95,16 @@ class DataInGraph:
 
 
 def _arrays(part: DividedTerms, orders: Sequence[list[int]]) -> list[np.ndarray]:
-    """The data of a part; in memory their axes are in these orders."""
+    """The data of a part; in memory their axes are in these orders, from a cache line on."""
     rowed, whole = part.arrays()
     return [_in_order(a, order) for a, order in zip([*rowed, *whole], orders, strict=True)]
 
 
 def _in_order(array: np.ndarray, order: list[int]) -> np.ndarray:
     if order == sorted(order):
-        return array
-    return np.ascontiguousarray(array.transpose(order)).transpose(np.argsort(order))
+        return aligned(array)
+    moved = np.ascontiguousarray(array.transpose(order))
+    return aligned(moved).transpose(np.argsort(order))
 
 
 def _places(part: DividedTerms) -> list[Variable]:

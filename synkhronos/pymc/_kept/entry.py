@@ -17,6 +17,7 @@ from synkhronos._compiling.kept.keys import Unkeyed
 from synkhronos._compiling.kept.machine_code import CFunction
 from synkhronos._compiling.kept.pickles import pickled, unpickled
 from synkhronos._libraries.nutpie import NUTPIE
+from synkhronos.pymc._density.nutpie import recorded
 from synkhronos.pymc._kept.graphs import Graphs
 from synkhronos.pymc._kept.start import Start, packed_graph, packed_start, unpacked_graph
 from synkhronos.pymc._reading.models import length_of
@@ -58,11 +59,7 @@ def unpacked(entry: bytes, graphs: Graphs) -> Any:
     names, _, shapes = plain["shape_info"]
     lengths = {name: tuple(map(int, shape)) for name, shape in zip(names, shapes, strict=True)}
     keys, values = _read(found["record"], found["once"], graphs)
-    data = {
-        k: np.array(v, order="C", copy=True) for k, v in zip(keys.values(), values, strict=True)
-    }
-    for value in data.values():
-        value.flags.writeable = False
+    data, record = recorded(keys, values)
     log_density, expansion = map(CFunction.of, found["codes"])
     free = {name: lengths[name] for name in names[: len(graphs.model.free_RVs)]}
     dims, coords = NUTPIE.get("_prepare_dims_and_coords")(
@@ -78,7 +75,7 @@ def unpacked(entry: bytes, graphs: Graphs) -> Any:
         initial_point_func=Start(found["start"], graphs.shared, free),
         shared_data=data,
         shared_var_keys=keys,
-        user_data=NUTPIE.get("make_user_data")(keys, data),
+        user_data=record,
         logp_func=None,
         expand_func=None,
     )
