@@ -67,6 +67,12 @@ def vectors(rows: int = FEW) -> None:
     pm.MvNormal("y", pm.Normal("mu", shape=2), chol=chol, observed=r.normal(size=(rows, 2)))
 
 
+def many_columns() -> None:
+    r = np.random.default_rng(4)
+    mu = pm.Normal("a") + pm.Normal("b", shape=30) * r.normal(size=(FEW, 1))
+    pm.Normal("y", mu, pm.HalfNormal("sd"), observed=r.normal(size=(FEW, 30)))
+
+
 def many_vectors() -> None:
     vectors(500)
 
@@ -105,6 +111,25 @@ def few_functions() -> None:
     pm.NegativeBinomial("y", rate, pm.HalfNormal("alpha"), observed=r.poisson(3, size=10))
 
 
+def mixtures() -> None:
+    r = np.random.default_rng(4)
+    w, sd = pm.Dirichlet("w", np.ones(3)), pm.HalfNormal("sd", shape=3)
+    pm.NormalMixture("y", w, pm.Normal("mu", shape=3), sd, observed=r.normal(size=FEW))
+
+
+def choices() -> None:
+    r = np.random.default_rng(4)
+    p = pm.math.softmax(pm.Normal("b") * r.normal(size=(FEW, 3)), axis=1)
+    pm.Categorical("y", p=p, observed=r.integers(3, size=FEW))
+
+
+def answers_of_persons() -> None:
+    """The rows are the second axis."""
+    r = np.random.default_rng(4)
+    level = pm.Normal("ability", shape=FEW)[None, :] - pm.Normal("difficulty", shape=5)[:, None]
+    pm.Bernoulli("y", logit_p=level, observed=r.integers(2, size=(5, FEW)))
+
+
 def constant_powers() -> None:
     r = np.random.default_rng(4)
     x = r.normal(size=FEW) ** 2
@@ -131,11 +156,15 @@ def made(of: Callable[[], None]) -> pm.Model:
         (many_functions_of_latents, True),
         (vectors, False),
         (many_vectors, True),
+        (many_columns, True),
         (groups, False),
         (large_groups, True),
         (groups_of_answers, True),
         (functions, True),
         (few_functions, False),
+        (mixtures, True),
+        (choices, True),
+        (answers_of_persons, True),
         (constant_powers, False),
     ],
 )

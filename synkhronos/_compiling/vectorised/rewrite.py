@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.replace import clone_replace
 from pytensor.tensor.basic import constant
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.math import cast
@@ -61,6 +62,13 @@ class _Open(Where):
                     if node in fgraph.apply_nodes:
                         pairs = list(zip(node.outputs, inline(node), strict=True))
                         fgraph.replace_all(pairs, reason=_TAG)
+
+
+def opened(outputs: Sequence[Variable]) -> list[Variable]:
+    """Copies of graphs in which the functions of such operations can be seen."""
+    graph = FunctionGraph(outputs=clone_replace(list(outputs)), clone=False)
+    _Open().change(graph)
+    return list(graph.outputs)
 
 
 class _Replace(Where):

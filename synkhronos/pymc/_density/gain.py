@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar.basic import Pow
 from pytensor.tensor.blockwise import Blockwise
@@ -15,7 +16,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from pytensor.tensor.math import Dot
 
-from synkhronos._compiling.vectorised.rewrite import is_replaced
+from synkhronos._compiling.vectorised.rewrite import is_replaced, opened
 from synkhronos.pymc._density.estimate import gradient_nanoseconds, nanoseconds
 from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
 from synkhronos.pymc._reading.reading import Reading
@@ -40,15 +41,15 @@ _SLOW = 5.0  # nanoseconds for a number, of a function in place of arithmetic
 def with_gain(reading: Reading, repeated: bool) -> Reading:
     """The reading of those terms that take less time; it may have none.
 
-    Terms of few rows stay PyMC's, unless they have products with matrices of data, or enough
+    Terms of few numbers stay PyMC's, unless they have products with matrices of data, or enough
     elements of functions that are vectorised, or sums over rows that repeat. So do terms of any
-    number of rows that have nothing but arithmetic with a parameter for each row. The numbers of
-    rows and the graph decide: no clock does, so draws do not depend on the machine.
+    size that have nothing but arithmetic with a parameter for each row. The numbers of rows and
+    columns, and the graph, decide: no clock does, so draws do not depend on the machine.
     """
     large = {
         name
         for group in reading.groups
-        if group.rows >= FEW_ROWS and not is_arithmetic(group, reading)
+        if _numbers(group, reading) >= FEW_ROWS and not is_arithmetic(group, reading)
         for name in group.names
     }
     small = [group for group in reading.groups if not large.issuperset(group.names)]
@@ -57,13 +58,20 @@ def with_gain(reading: Reading, repeated: bool) -> Reading:
     }
     rest = {name for group in small for name in group.names} - gaining
     if rest:
-        parts = Likelihood(reading.only(rest), repeated).parts
-        gaining = gaining.union(*[part.names for part in parts if _gains(part, reading)])
+        likelihood = Likelihood(reading.only(rest), repeated)
+        found = [part.names for part in likelihood.parts if _gains(part, likelihood, reading)]
+        gaining = gaining.union(*found)
     lacking = [name for name in reading.names if name not in gaining]
     if not lacking:
         return reading
     log.info("%s: nothing to gain, the log-density stays the plain one", ", ".join(lacking))
     return reading.only(gaining)
+
+
+def _numbers(group: RowReading, reading: Reading) -> int:
+    """The numbers of the largest log-density: rows may have columns."""
+    shapes = [reading.facts.shapes.get(term.variable, ()) for term in group.terms]
+    return max(group.rows, *map(math.prod, shapes))
 
 
 def is_arithmetic(group: RowReading, reading: Reading) -> bool:
@@ -97,18 +105,29 @@ def _is_product(
     return any(math.prod(shapes.get(v, (_LEAST_PRODUCTS,))) >= _LEAST_PRODUCTS for v in data)
 
 
-def _gains(part: DividedTerms, reading: Reading) -> bool:
+def _gains(part: DividedTerms, likelihood: Likelihood, reading: Reading) -> bool:
     if part.form.described and not isinstance(part.form, QuadraticForm):
         terms = [term.variable for term in reading.terms if term.name in part.names]
         saved = sum(gradient_nanoseconds(node, reading.facts.shapes) for node in toposort(terms))
         return saved * (part.rows - part.form.left) / part.rows >= _LEAST_REPEATED
-    nodes = toposort([part.value, *part.by_pieces.values(), *part.by_latents])
-    vectorised = [v for node in nodes for v in node.outputs if _is_function(v)]
+    vectorised = _functions(part, likelihood)
     rowed, _ = part.arrays()
     width = max((array.size // part.rows for array in rowed), default=1)
     counts = [_elements(v, part.rows, width) for v in vectorised]
     taken = [max(nanoseconds(v.owner), _SLOW) for v in vectorised]
     return sum(counts) >= _LEAST_ELEMENTS and np.dot(counts, taken) >= _LEAST_FUNCTIONS
+
+
+def _functions(part: DividedTerms, likelihood: Likelihood) -> list[Variable]:
+    """The results of vectorised functions; their lengths follow from those of the sources."""
+    rowed, whole = part.arrays()
+    shapes = [*[p.shape for p in part.pieces], *[likelihood.latent_shapes[i] for i in part.latents]]
+    shapes += [array.shape for array in [*rowed, *whole]]
+    places = [*part.pieces.values(), *part.scattered, *part.broadcast[1:]]
+    pairs = [(v, v.type.clone(shape=shape)()) for v, shape in zip(places, shapes, strict=True)]
+    outputs = [part.value, *part.by_pieces.values(), *part.by_latents]
+    graph = opened(clone_replace(outputs, replace=pairs, rebuild_strict=False))
+    return [v for node in toposort(graph) for v in node.outputs if _is_function(v)]
 
 
 def _is_function(variable: Variable) -> bool:
