@@ -10,13 +10,18 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.graph.basic import equal_computations
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.replace import clone_replace
 from pytensor.tensor.elemwise import CAReduce, Elemwise
+from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from pytensor.tensor.signal.conv import convolve1d
 from rewritten import compiled, in_python, rewritten
 from selection import thorough
 
 from synkhronos._compiling.data.lifted import lifted
 from synkhronos._compiling.data.once import Once
+from synkhronos._compiling.lean.axes import LoopsInOrderOfMemory
 from synkhronos._compiling.lean.convolutions import Convolution
 from synkhronos._compiling.lean.mode import without_c
 
@@ -116,6 +121,26 @@ def test_views_with_other_axes_move_behind_loops(made: Any) -> None:
         for node in operations(fast, CAReduce):
             inner = node.inputs[0].owner
             assert inner is None or not getattr(inner.op, "is_transpose", False)
+
+
+X, Y, Z = (pt.tensor(name, dtype="float64", shape=(60, 60)) for name in "xyz")
+DATA = pt.constant(R.normal(size=(60, 60)))
+STAYS = {
+    "arithmetic of a loop that reads another array": (X @ Y).T * DATA - Z,
+    "what LAPACK makes": pt.sqr(SolveTriangular(b_ndim=2, lower=True)(X, Y).T).sum(axis=1),
+}
+MOVES = {
+    "functions": pt.exp((X @ Y).T) - Z,
+    "arithmetic of loops of its own": (X @ Y).T * DATA - pt.exp((X @ Y).T),
+}
+
+
+@pytest.mark.parametrize("what", [*STAYS, *MOVES])
+def test_views_stay_where_loops_would_part_or_memory_has_their_order(what: str) -> None:
+    output = (STAYS | MOVES)[what]
+    graph = FunctionGraph(outputs=clone_replace([output]), clone=False)
+    LoopsInOrderOfMemory().change(graph)
+    assert equal_computations(graph.outputs, [output]) is (what in STAYS)
 
 
 LENGTHS = [(7, 3), (3, 7), (5, 5), (1, 4), (20, 18)]

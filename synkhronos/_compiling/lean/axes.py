@@ -22,6 +22,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._compiling.data.computed import Computed
 from synkhronos._compiling.data.lifted import Data
+from synkhronos._compiling.vectorised.rewrite import is_replaced
 from synkhronos._compiling.where import Where
 
 _REASON = "synkhronos_axes"
@@ -45,7 +46,9 @@ class LoopsInOrderOfMemory(Where):
                     fgraph.change_node_input(node, place, array, reason=_REASON)
             if isinstance(node.op, Elemwise):
                 order = _order(node)
-                if order is not None and _is_for_loops(fgraph, node, order):
+                if order is None or _parts_loops(fgraph, node):
+                    continue
+                if _is_for_loops(fgraph, node, order):
                     back = _inverse(order)
                     given = [_in_order(cast(TensorVariable, v), order) for v in node.inputs]
                     found: Any = node.op(*given, return_list=True)
@@ -93,6 +96,27 @@ def _is_for_loops(fgraph: FunctionGraph, node: Apply, order: Order) -> bool:
     return True
 
 
+def _parts_loops(fgraph: FunctionGraph, node: Apply) -> bool:
+    """Whether arithmetic would leave a loop that also reads an array in the order of that loop.
+
+    The loop then reads a view all the same: of what is computed, in place of what it is computed
+    of. Functions take longer than an array of their own.
+    """
+    [out, *others] = node.outputs
+    if others or is_replaced(out):
+        return False
+    loops = [client for client, _ in fgraph.clients[out] if isinstance(client.op, Elemwise)]
+    return any(_is_in_order(client, v) for client in loops for v in client.inputs if v is not out)
+
+
+def _is_in_order(loop: Apply, variable: TensorVariable) -> bool:
+    """Whether a loop reads a whole array that no other loop makes, in the array's own order."""
+    array, _ = _traced(variable)
+    made = array.owner is not None and isinstance(array.owner.op, Elemwise | CAReduce)
+    whole = variable.type.broadcastable == loop.outputs[0].type.broadcastable
+    return whole and not made and not of_data(variable) and _view(variable) is None
+
+
 def _longest_last(shape: Sequence[int | None]) -> Order | None:
     lengths = [length for length in shape if length is not None]
     if len(lengths) < len(shape) or lengths[-1] >= _SHORT or math.prod(lengths) < _FEW:
@@ -122,7 +146,13 @@ def _view(variable: Any) -> Order | None:
     array, axes = _traced(variable)
     order = [cast(int, axis) for axis in axes]
     moved = "x" not in axes and len(axes) == array.type.ndim and order != sorted(order)
-    return order if moved else None
+    return order if moved and not _is_by_columns(array) else None
+
+
+def _is_by_columns(array: Any) -> bool:
+    """Whether LAPACK makes it: such matrices lie in memory by columns."""
+    made = array.owner is not None and type(array.owner.op).__module__
+    return bool(made) and made.startswith("pytensor.tensor.linalg.")
 
 
 def of_data(variable: Any) -> bool:
