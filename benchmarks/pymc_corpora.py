@@ -15,13 +15,15 @@ The collections are posteriordb and pymc-model-catalogue, in folders (`corpora.p
 
     python benchmarks/pymc_corpora.py --posteriordb FOLDER --catalogue FOLDER [MODEL ...] [--stan]
         [--steps gradient,setup,sample] [--jobs 2] [--seconds 300] [--minutes 30] [--gigabytes 8]
-        [--again] [--results benchmarks/results/corpora.json] [--tables-only]
+        [--contenders pm.sample,synk.pymc.sample,stanli] [--with-stan] [--again] [--tables-only]
+        [--results benchmarks/results/corpora.json]
         [--csv docs/figures/measured/pymc_corpora.csv] [--figure docs/figures/pymc_corpora.svg]
         [--readme README.rst]
 
 Each step of a model is a process of its own with a core of its own; --jobs of them run at a time,
 and whole calls run alone. A step that was measured is not measured again: --results has it, unless
---again measures those of the models that are named anew. After --minutes no step is started: the
+--again measures those of the models that are named anew. --contenders leaves the others out;
+--with-stan leaves models out that have no Stan program. After --minutes no step is started: the
 same command goes on later. --stan adds stanli. --readme writes three numbers of the table into this
 file, after the comment that names this script.
 """
@@ -340,25 +342,26 @@ def ended(reader: int, run: Running, late: bool) -> Result:
 
 def steps_of(found: Sequence[Entry], args: argparse.Namespace, folder: Path) -> list[Step]:
     """All steps in their order: first those of processes with one core."""
-    kinds = args.steps.split(",")
+    kinds, contenders = args.steps.split(","), args.contenders.split(",")
     steps = [Step(entry, "gradient") for entry in found if "gradient" in kinds]
     for entry in found if "setup" in kinds else []:
-        steps += twice(entry, "setup", folder)
-        if args.stan and entry.stan is not None:
+        steps += twice(entry, "setup", folder, contenders)
+        if args.stan and entry.stan is not None and STAN in contenders:
             steps.append(Step(entry, "setup", STAN))
     for entry in found if "sample" in kinds else []:
         if entry.references():
-            steps += twice(entry, "sample", folder)
+            steps += twice(entry, "sample", folder, contenders)
     return steps
 
 
-def twice(entry: Entry, kind: str, folder: Path) -> list[Step]:
+def twice(entry: Entry, kind: str, folder: Path, contenders: Sequence[str]) -> list[Step]:
     """First with empty caches, then again."""
     return [
         Step(
             entry, kind, contender, when, folder / f"{kind}-{contender}-{entry.corpus}-{entry.name}"
         )
         for contender in (PLAIN, OURS)
+        if contender in contenders
         for when in ("first", "again")
     ]
 
@@ -568,6 +571,8 @@ def main() -> None:
     parser.add_argument(f"--{CATALOGUE}", type=Path)
     parser.add_argument("--stan", action="store_true")
     parser.add_argument("--steps", default="gradient,setup,sample")
+    parser.add_argument("--contenders", default=",".join((PLAIN, OURS, STAN)))
+    parser.add_argument("--with-stan", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--minutes", type=float, default=math.inf)
@@ -593,7 +598,8 @@ def main() -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {THREADS: "1"})
     describe_machine()
     if not args.tables_only:
-        measure([e for e in every if not args.models or e.name in args.models], args)
+        asked = [e for e in every if not args.models or e.name in args.models]
+        measure([e for e in asked if e.stan is not None or not args.with_stan], args)
     rows = table(every, known(args.results))
     if args.csv:
         with args.csv.open("w", newline="", encoding="utf-8") as file:

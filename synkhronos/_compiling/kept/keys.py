@@ -33,6 +33,7 @@ from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.graph.rewriting.db import RewriteDatabase
 from pytensor.graph.traversal import toposort
 from pytensor.graph.type import Type
+from pytensor.tensor.type import TensorType
 
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.numpy import NUMPY
@@ -275,6 +276,8 @@ class _Contents:
     def __init__(self, registries: Sequence[Registry] = ()) -> None:
         self._registries = registries
         self._known: dict[int, tuple[object, bytes]] = {}  # with the object, whose id then stays
+        # by themselves: each variable has a type of its own, and most of them are equal
+        self._types: dict[TensorType, bytes] = {}
         self._open: list[int] = []  # ids of objects that are being looked at
         self._places: dict[Variable, bytes] = {}  # of the outer graph, which functions may name
 
@@ -283,6 +286,10 @@ class _Contents:
         kind = type(value)
         if kind in _PLAIN:
             return _plain(kind.__name__, value)
+        if kind is TensorType:
+            if value not in self._types:
+                self._types[value] = self._inside(value)
+            return self._types[value]
         if id(value) in self._known:
             return self._known[id(value)][1]
         if id(value) in self._open:
@@ -556,15 +563,18 @@ def _registered(registry: Registry, kind: type) -> object:
 def _code_of_others(kind: type) -> list[object]:
     """The functions by others that numba's code of an operation of these packages comes from.
 
-    Where numba's code is not imported nobody has registered any, and to import it takes long.
+    Where numba's code is not imported nobody has registered any, and to import it takes long. To
+    dispatch takes longer than the rest of a small graph's key: it asks all abstract classes whether
+    this one counts as theirs, and there are none for operations.
     """
     if not issubclass(kind, Op) or not PYTENSOR.is_imported("numba_funcify"):
         return []
-    found = [_registered(each, kind) for each in _numba_code()]
-    return [each for each in found if each is not None and not _is_of_package(each)]
+    known = [each.registry for each in _numba_code()]
+    of_bases = [[those[base] for base in kind.__mro__[:-1] if base in those] for those in known]
+    return [found[0] for found in of_bases if found and not _is_of_package(found[0])]
 
 
-def _numba_code() -> tuple[Registry, ...]:
+def _numba_code() -> tuple[Any, ...]:
     """Where numba's code of operations is registered."""
     names = ("numba_funcify_and_cache_key", "numba_funcify_default_op_cache_key", "numba_funcify")
     with optional_gain():

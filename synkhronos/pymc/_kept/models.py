@@ -249,7 +249,7 @@ def compiled_by(
     kept: KeptModel | None, compile_model: Any, model: Model, given: dict[str, Any]
 ) -> Any:
     """The compiled model of nutpie, by what is kept of it if anything is."""
-    with rarely_collected(), without_c((given.get("backend") or "numba").upper()):
+    with rarely_collected(), untraced(), without_c((given.get("backend") or "numba").upper()):
         if kept is None:
             return compile_model(model, **given)
         return kept.compiled(compile_model, given)
