@@ -389,6 +389,35 @@ def test_the_default_of_bambi(
     assert centred == (caller == "bambino")
 
 
+@pytest.mark.parametrize(
+    ("option", "given", "sampler", "init"),
+    [
+        (None, {"init": "adapt_diag"}, "absent", "absent"),
+        ("nutpie", {"init": "adapt_diag"}, "nutpie", "absent"),
+        (None, {"init": "adapt_diag", "callback": print}, "absent", "adapt_diag"),
+        (None, {"init": "map"}, "absent", "map"),  # the user's
+        ("pymc", {"init": "adapt_diag"}, "pymc", "adapt_diag"),
+    ],
+)
+def test_the_defaults_of_hssm(
+    option: str | None,
+    given: dict[str, Any],
+    sampler: str,
+    init: str,
+    asked: list[dict[str, Any]],
+    lines: Callable[[], list[str]],
+) -> None:
+    """It calls Bambi, and names a start that would keep PyMC's own sampler."""
+    fit = calls("pm.sample(nuts_sampler='pymc', **given)", "bambi.backend.pymc")
+    call = calls("fit(**given)", "hssm.base", fit=fit)
+    with synk.pymc.everywhere(nuts_sampler=option), built():
+        call(chains=1, cores=1, compile_kwargs={"mode": "NUMBA"}, **given)
+    [found] = asked
+    assert [found.get(name, "absent") for name in ("nuts_sampler", "init")] == [sampler, init]
+    told = [text for text in lines() if text.startswith("HSSM asks for")]
+    assert len(told) == (option != "pymc")
+
+
 def test_threads_and_a_call_that_lasts_longer(
     model: pm.Model, monkeypatch: pytest.MonkeyPatch, asked: list[dict[str, Any]]
 ) -> None:

@@ -414,6 +414,19 @@ def test_samplers(sampled: list[Any]) -> None:
         check_near(means(idata, *LINE), LINE, 0.05)
 
 
+@pytest.mark.usefixtures("nothing_is_cheap")
+def test_kinds_that_are_summed_out(ours: list[pm.Model]) -> None:
+    pymc_extras = pytest.importorskip("pymc_extras")
+    r = np.random.default_rng(0)
+    kind = np.arange(400) % 10 < 3
+    y = r.normal(np.where(kind, -2.0, 2.0), 0.5)
+    given = {"pm": pm, "synk": synk, "pymc_extras": pymc_extras, "y": y}
+    idata = run_recipe("recipe-everywhere-extras", **given)["idata"]
+    assert ours
+    found = means(idata, "weights", "centres", "noise")
+    check_near(found, {"weights": [0.3, 0.7], "centres": [-2.0, 2.0], "noise": 0.5}, 0.1)
+
+
 @pytest.fixture(scope="module")
 def trees() -> dict[str, Any]:
     """The recipe's variables and the plain draws: pymc-bart starts a process that lasts."""

@@ -14,13 +14,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pymc import sampling, stats
+from pymc import modelcontext, sampling, stats
 
 from synkhronos._compiling.progress import silent, tell
 from synkhronos._errors import InputError
 from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos.pymc._chains.chain_folder import path_of
-from synkhronos.pymc._chains.sampling import sample
+from synkhronos.pymc._chains.sampling import sample, sampler_of
 from synkhronos.pymc._everywhere.names import renamed
 from synkhronos.pymc._reading.bambi import is_fitting
 
@@ -117,15 +117,25 @@ class _Options:
         """The arguments without PyMC's own sampler, which is the default of Bambi's fit."""
         if self.nuts_sampler == "pymc":
             return kwargs
+        who = "HSSM" if is_fitting(_HSSM) else "Bambi"
         tell(
-            "Bambi asks for nuts_sampler='pymc', which is its default; here it is "
+            f"{who} asks for nuts_sampler='pymc', which is its default; here it is "
             f"{self.nuts_sampler or 'that of pm.sample'}. "
-            "everywhere(nuts_sampler='pymc') obeys Bambi"
+            f"everywhere(nuts_sampler='pymc') obeys {who}"
         )
         found = {name: value for name, value in kwargs.items() if name != "nuts_sampler"}
-        return found | ({"nuts_sampler": self.nuts_sampler} if self.nuts_sampler else {})
+        found |= {"nuts_sampler": self.nuts_sampler} if self.nuts_sampler else {}
+        if who == "HSSM" and found.get("init") == _INIT_OF_HSSM:
+            free = {name: value for name, value in found.items() if name != "init"}
+            model = modelcontext(found.get("model"))
+            if sampler_of(model, free, by_nuts=lambda: True) != "pymc":
+                return free
+        return found
 
 
+# HSSM gives it to each sampler unless the user names another one. Only PyMC's own reads it, and
+# `pm.sample` would take PyMC's own for it.
+_HSSM, _INIT_OF_HSSM = "hssm", "adapt_diag"
 _Function = Callable[..., Any]
 
 
@@ -195,9 +205,9 @@ def everywhere(
     Parameters
     ----------
     nuts_sampler : str, optional
-        The sampler where Bambi asks for PyMC's own, which is the default of its ``fit``. Default:
-        that of `pm.sample`, which is nutpie if it is installed and can sample the model.
-        ``"pymc"`` obeys Bambi.
+        The sampler where Bambi or HSSM asks for PyMC's own, which is their default. Default: that
+        of `pm.sample`, which is nutpie if it is installed and can sample the model. ``"pymc"``
+        obeys them.
     folder : path, optional
         That of `sample` for each call of `pm.sample` that names none: draws are on disk while they
         are made, and the same script goes on after a kill. It is the folder of one model with its

@@ -39,10 +39,10 @@ def _is_centred(values: np.ndarray) -> bool:
     return bool((np.abs(values.mean(0)) <= near * np.abs(values).max(0)).all())
 
 
-def is_fitting() -> bool:
-    """Whether Bambi's code has called this thread's."""
+def is_fitting(package: str = _BAMBI) -> bool:
+    """Whether code of Bambi, or of a package that calls it, has called this thread's."""
     frames = traceback.walk_stack(None)
-    return any(str(f.f_globals.get("__name__")).partition(".")[0] == _BAMBI for f, _ in frames)
+    return any(str(f.f_globals.get("__name__")).partition(".")[0] == package for f, _ in frames)
 
 
 def tell_of_own_fit(model: Model) -> None:
