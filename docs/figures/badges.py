@@ -5,6 +5,7 @@ python docs/figures/badges.py
 
 from __future__ import annotations
 
+import argparse
 import tomllib
 from pathlib import Path
 
@@ -51,5 +52,6 @@ def badges() -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     for name, text in badges().items():
         (HERE / "badges" / name).write_text(text)

@@ -5,6 +5,7 @@ python docs/figures/divergences.py        # extras: pymc, bench; prints the line
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import matplotlib
@@ -96,4 +97,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -7,6 +7,7 @@ The benchmarks pymc_sampling, pymc_gallery and training print these tables.
 
 from __future__ import annotations
 
+import argparse
 import csv
 from pathlib import Path
 
@@ -91,4 +92,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -7,10 +7,10 @@ It writes report.png. Pictures at all widths and in both colours are left in FOL
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 
@@ -87,9 +87,11 @@ def main(place: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
-        main(Path(sys.argv[1]).resolve())
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path)
+    if folder := parser.parse_args().folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        main(folder.resolve())
     else:
         with tempfile.TemporaryDirectory() as made:
             main(Path(made))

@@ -8,6 +8,7 @@ another. What the terminals hold after some seconds is drawn as it is.
 
 from __future__ import annotations
 
+import argparse
 import io
 import re
 import shlex
@@ -64,7 +65,9 @@ def draw(session: str, title: str, path: Path) -> None:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=HERE)
+    folder = parser.parse_args().folder
     size = ["-x", str(COLUMNS), "-y", str(ROWS)]
     with tempfile.TemporaryDirectory() as temporary:
         (Path(temporary) / "train.py").write_text(PROGRAM)

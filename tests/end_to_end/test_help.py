@@ -21,8 +21,8 @@ FIRST = ["demos/demo_1.py", "demos/mnist/train_fit.py"]
 
 def programs() -> list[str]:
     """The Python scripts that are run by their names."""
-    found = sorted([*ROOT.glob("demos/**/*.py"), *ROOT.glob("benchmarks/*.py")])
-    names = [str(path.relative_to(ROOT)) for path in found]
+    places = ("demos/**/*.py", "benchmarks/*.py", "docs/figures/*.py")
+    names = sorted(str(path.relative_to(ROOT)) for place in places for path in ROOT.glob(place))
     return [n for n in names if f"python {n}" in (ROOT / n).read_text()]
 
 
