@@ -2,27 +2,33 @@
 
     python benchmarks/pymc_companions.py ["media mix"] ["Bambi groups"] [--seconds 4]
     python benchmarks/pymc_companions.py --fits [MODEL ...] [--draws 500]
+        [--csv docs/figures/measured/pymc_companions.csv]
 
 The first table is microseconds of a gradient at the start, by the C functions that `pm.sample` and
 `synk.pymc.sample` give to nutpie: medians of calls that take turns, in one process. Data are
 constants, as in what PyMC-Marketing's `fit` samples.
 
-With --fits it is seconds of the clock and of all processors for a whole `fit` with four chains, as
-it is and inside of `synk.pymc.everywhere`. Each is the second of two processes, so that compiled
-code is in the caches. HSSM gets nutpie in both.
+With --fits it is seconds of a whole `fit` of four chains, as it is and inside of
+`synk.pymc.everywhere`, each in a process of its own. The first one of a way has an empty HOME, so
+that all caches are empty; the second one finds them filled. The last column compares effective
+draws a second of the second ones: the smallest bulk ESS of all parameters, by the whole call. --csv
+writes the table of the docs after each model; what is not measured keeps its row there.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
-import resource
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +42,7 @@ type Fit = tuple[Callable[..., Any], pm.Model]
 
 
 def media_mix() -> Fit:
-    """A media mix of two channels in 40 regions, two years of weeks."""
+    """PyMC-Marketing: a media mix of two channels, 40 regions and 104 weeks."""
     mmm = import_module("pymc_marketing.mmm")
     r = np.random.default_rng(0)
     regions, weeks = 40, 104
@@ -63,7 +69,7 @@ def media_mix() -> Fit:
 
 
 def groups() -> Fit:
-    """A Bambi model of counts with effects of 200 groups, by intercept and slope."""
+    """Bambi: 20,000 counts, intercepts and slopes of 200 groups."""
     bambi = import_module("bambi")
     r = np.random.default_rng(0)
     rows, count = 20_000, 200
@@ -80,90 +86,122 @@ def groups() -> Fit:
 FITS: dict[str, Callable[[], Fit]] = {"media mix": media_mix, "Bambi groups": groups}
 
 
-def customers() -> Callable[..., Any]:
-    """Purchases of 5,000 customers, by BG/NBD of PyMC-Marketing."""
+def customers() -> Fit:
+    """PyMC-Marketing: purchases of 5,000 customers, BG/NBD."""
     r = np.random.default_rng(0)
     count = 5_000
     rate, length = r.gamma(2, 0.1, count), r.uniform(30, 50, count)
     bought = r.poisson(rate * length)
     last = np.where(bought, length * r.beta(np.maximum(bought, 1), 1), 0.0)
     columns = {"frequency": bought, "recency": last, "T": length}
-    data = pd.DataFrame({"customer_id": range(count), **columns})
     model = import_module("pymc_marketing.clv").BetaGeoModel()
-    return lambda **given: model.fit(data=data, **given)
+    model.build_model(data=pd.DataFrame({"customer_id": range(count), **columns}))
+    return model.fit, model.model
 
 
-def decisions() -> Callable[..., Any]:
-    """1,000 choices and times by a diffusion whose drift follows a covariate, by HSSM."""
+def decisions() -> Fit:
+    """HSSM: 1,000 choices and times by a diffusion, whose drift follows a covariate."""
     hssm = import_module("hssm")
     x = np.random.default_rng(0).normal(3, 1, 1_000)
     theta = {"v": 0.3 * x - 0.4, "a": 1.5, "z": 0.5, "t": 0.3}
     data = hssm.simulate_data("ddm", theta=theta, size=1, random_state=1).assign(x=x)
     model = hssm.HSSM(data, model="ddm", include=[{"name": "v", "formula": "v ~ 1 + x"}])
-    return lambda **given: model.sample(sampler="nutpie", **given)
+    return model.sample, model.pymc_model
 
 
-def trees() -> Callable[..., Any]:
-    """A regression of 2,000 rows by 50 trees of pymc-bart."""
+def mixture() -> Fit:
+    """pymc-extras: a mixture of 3 kinds in 5,000 rows, kinds summed out."""
+    r = np.random.default_rng(0)
+    kind = r.choice(3, 5_000, p=[0.2, 0.3, 0.5])
+    y = r.normal(np.array([-2.0, 0.0, 3.0])[kind], 0.7)
+    with pm.Model() as model:
+        weights = pm.Dirichlet("weights", np.ones(3))
+        centres = pm.Normal("centres", [-2, 0, 2], 1)
+        of_row = pm.Categorical("kind", weights, shape=len(y))
+        pm.Normal("y", centres[of_row], pm.HalfNormal("noise"), observed=y)
+    summed = import_module("pymc_extras").marginalize(model, ["kind"])
+    return lambda **given: pm.sample(model=summed, **given), summed
+
+
+def trees() -> Fit:
+    """pymc-bart: a regression of 2,000 rows by 50 trees."""
     r = np.random.default_rng(0)
     x = r.uniform(-3, 3, size=(2_000, 2))
     y = np.where(x[:, 0] > 0, 2.0, -2.0) + r.normal(0, 0.3, len(x))
     with pm.Model() as model:
         mean = import_module("pymc_bart").BART("mean", x, y)
         pm.Normal("y", mean, pm.HalfNormal("noise"), observed=y, shape=mean.shape)
-    return lambda **given: pm.sample(model=model, **given)
+    return lambda **given: pm.sample(model=model, **given), model
 
 
-WHOLE: dict[str, Callable[[], Callable[..., Any]]] = {
-    "Bambi groups": lambda: groups()[0],
+WHOLE: dict[str, Callable[[], Fit]] = {
+    "Bambi groups": groups,
     "HSSM": decisions,
-    "media mix": lambda: media_mix()[0],
+    "media mix": media_mix,
     "customers": customers,
+    "mixture": mixture,
     "trees": trees,
 }
+HEADS = (
+    *("model", "``fit``, first", "under ``everywhere``, first", "``fit``, again"),
+    *("under ``everywhere``, again", "times faster", "effective draws a second, times"),
+)
 
 
 def fitted(name: str, draws: int, ours: bool) -> None:
-    """Fit once; print the seconds of the clock and of all processors."""
+    """Fit once; print the seconds, and the smallest effective sample size."""
     given = {"draws": draws, "tune": draws, "chains": 4, "random_seed": 1, "progressbar": False}
     everywhere = import_module("synkhronos").pymc.everywhere if ours else nullcontext
-    fit = WHOLE[name]()
-    began, used = time.perf_counter(), processor_seconds()
+    fit, model = WHOLE[name]()
+    began = time.perf_counter()
     with everywhere():
-        fit(**given)
-    print(json.dumps([time.perf_counter() - began, processor_seconds() - used]))
+        found = fit(**given)
+    seconds = time.perf_counter() - began
+    names = [rv.name for rv in model.free_RVs if rv.name in found.posterior]  # Bambi drops some
+    sizes = import_module("arviz").ess(found, var_names=names, method="bulk")
+    print(json.dumps([seconds, min(float(sizes[each].min()) for each in names)]))
 
 
-def processor_seconds() -> float:
-    """Of this process and of those that it has started, once they have ended."""
-    each = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(used.ru_utime + used.ru_stime for used in each)
+def by(name: str, draws: int, ours: bool) -> list[tuple[float, float]]:
+    """Seconds and effective sample sizes of two processes: with empty caches, and again."""
+    dropped = ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "PYTENSORRC")
+    env = {key: value for key, value in os.environ.items() if key not in dropped}
+    words = [sys.executable, __file__, name, "--draws", str(draws), "--child", str(int(ours))]
+    found = []
+    with tempfile.TemporaryDirectory() as home:
+        env |= {"HOME": home, "PYTENSOR_FLAGS": f"base_compiledir={home}/pytensor"}
+        for _ in range(2):
+            done = subprocess.run(words, env=env, stdout=subprocess.PIPE, text=True, check=True)
+            found.append(tuple(json.loads(done.stdout.splitlines()[-1])))
+    return found
 
 
-def fits(names: list[str], draws: int) -> None:
+def fits(names: list[str], draws: int, path: Path | None) -> None:
     """The table of whole fits."""
-    rows = []
+    rows: list[list[str]] = []
     for name in names:
-        found: list[float] = []
-        for ours in (False, True):
-            words = [
-                sys.executable,
-                __file__,
-                name,
-                "--draws",
-                str(draws),
-                "--child",
-                str(int(ours)),
-            ]
-            for _ in range(2):
-                done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True)
-            found += json.loads(done.stdout.splitlines()[-1])
-        clock, plain, ours_clock, ours_all = found
-        cells = clock, ours_clock, plain, ours_all
-        rows.append([name, *(f"{seconds:.1f}" for seconds in cells), f"{plain / ours_all:.1f}"])
-        print(rows[-1], flush=True)
-    heads = "model", "seconds", "inside", "processor s", "inside", "times"
-    import_module("common").show(f"4 chains with {draws} + {draws} draws", heads, rows)
+        plain, ours = (by(name, draws, inside) for inside in (False, True))
+        seconds = [both[i][0] for i in range(2) for both in (plain, ours)]
+        rates = [ess / taken for taken, ess in (plain[1], ours[1])]
+        times = seconds[2] / seconds[3], rates[1] / rates[0]
+        shown = [f"{each:.2g}" if each < 10 else f"{each:.0f}" for each in seconds]
+        doc = str(WHOLE[name].__doc__).removesuffix(".")
+        rows.append([doc, *shown, *(f"{each:.1f}" for each in times)])
+        print(rows[-1], [round(each[1]) for each in (*plain, *ours)], flush=True)
+        if path is not None:
+            write(rows, path)
+    import_module("common").show(f"4 chains with {draws} + {draws} draws, seconds", HEADS, rows)
+
+
+def write(rows: list[list[str]], path: Path) -> None:
+    """Write rows into the table of the docs; those of other models stay."""
+    old = list(csv.reader(path.read_text().splitlines()))[1:] if path.exists() else []
+    known = {row[0]: row for row in old} | {row[0]: row for row in rows}
+    order = [str(make.__doc__).removesuffix(".") for make in WHOLE.values()]
+    with path.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(
+            [HEADS, *(known[name] for name in order if name in known)]
+        )
 
 
 def times(calls: list[Callable[[], object]], seconds: float) -> list[float]:
@@ -186,6 +224,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--fits", action="store_true", help="whole fits: " + ", ".join(WHOLE))
     parser.add_argument("--draws", type=int, default=500, help="of each chain, with --fits")
+    parser.add_argument("--csv", type=Path, help="with --fits")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child is not None:
@@ -196,7 +235,7 @@ def main() -> None:
         raise SystemExit(f"there is no model {', '.join(sorted(unknown))}: {', '.join(known)}")
     if args.fits:
         import_module("common").describe_machine()
-        fits(args.models or list(WHOLE), args.draws)
+        fits(args.models or list(WHOLE), args.draws, args.csv)
         return
     common, corpora = import_module("common"), import_module("pymc_corpora")
     common.describe_machine()
