@@ -434,6 +434,30 @@ def test_a_station_lasts_from_batch_to_batch(here: Any, monkeypatch: pytest.Monk
         pass
 
 
+def test_stations_of_calls_that_have_ended_end_with_the_next_call(
+    here: Any, tmp_path: Path
+) -> None:
+    """Most pools cannot tell a worker earlier."""
+    pool = Stand(fitted)
+    given: list[dict[str, Any]] = []
+
+    def submit(run: Callable[..., object], data: object, batch: Any) -> Future[Any]:
+        given.append(batch)
+        return Stand.submit(pool, run, data, batch)
+
+    pool.submit = submit  # type: ignore[method-assign]
+    for folder in ("one", "two"):
+        run_on(pool, Folder(tmp_path / folder), "a")
+        with here.station(Still, given[-1], 1) as station:
+            given[-1]["station"] = station
+    first, second = given
+    assert first["job"] in second["ended"]
+    assert first["station"].closed
+    assert not second["station"].closed
+    here.end(second["job"])
+    assert second["station"].closed
+
+
 def test_a_station_for_one_batch(here: Any) -> None:
     with here.station(Once, {"job": "a", "members": 1}, 1) as first:
         assert not first.closed

@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -24,6 +25,8 @@ TRIES = 2  # of work whose worker ends
 _LOOK_SECONDS = 1.0  # between two looks at the workers
 _START_SECONDS = 600.0  # for a pool without workers to get one
 _END_SECONDS = 30.0  # for a pool to give up batches, and to end the processes of its workers
+
+_ended: deque[str] = deque(maxlen=64)  # jobs of this process
 
 
 class Batches[B](ABC):
@@ -56,7 +59,8 @@ class Batches[B](ABC):
         self._what = what
         self._pool = pool
         self._run = run
-        self._common = {**common, "job": uuid.uuid4().hex}
+        # few pools can tell all workers that a call has ended: batches of the next one do
+        self._common = {**common, "job": uuid.uuid4().hex, "ended": tuple(_ended)}
         self._ahead = ahead
         self._running: dict[Future[Any], B] = {}
         self._ended: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
@@ -173,6 +177,7 @@ class Batches[B](ABC):
     def _end(self) -> None:
         """Give up what still runs, and end the processes of workers."""
         job = str(self._common["job"])
+        _ended.append(job)
         # a thread, since a worker that is frozen answers nothing, and pools wait for it
         ending = threading.Thread(target=self._end_in_pool, args=[job], daemon=True)
         ending.start()

@@ -78,7 +78,7 @@ class Here:
     ) -> Iterator[S]:
         """A context with a station, once as many of the `cores` are free as a batch needs.
 
-        It is one that rests, of the same call, or a new one.
+        It is one that rests, of the same call, or a new one. Those of earlier calls end.
 
         Raises
         ------
@@ -86,6 +86,8 @@ class Here:
             The call has ended.
         """
         job, members = batch["job"], batch["members"]
+        for other in set(batch.get("ended", ())) - self._ended:
+            self.end(other)
         with self._changed:
             self._changed.wait_for(lambda: self._used + members <= cores or job in self._ended)
             if job in self._ended:
