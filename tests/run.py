@@ -42,9 +42,9 @@ EXTRAS = (  # what each optional library does for us
     *("pymc/test_models.py", "pymc/test_sample.py", "pymc/test_docs.py"),
     "pymc/test_fleet_pools.py",
 )
-COMPANIONS = (  # what reads or calls PyMC; scripts/test --lowest has more, with the oldest PyMC
-    *("recipes", "companions", "bambi", "everywhere", "fast", "models", "parallel", "sample"),
-    *("samplers", "nutpie", "after", "docs", "late_arviz"),
+COMPANIONS = (  # what reads or calls PyMC; scripts/test --lowest has EXTRAS, with the same PyMC
+    *("recipes", "companions", "bambi", "everywhere", "fast", "parallel", "samplers", "nutpie"),
+    *("after", "late_arviz"),
 )
 LARGE = (  # those that import a large library, and most of those that compile by numba
     *("tests/pymc", "tests/compiling", "tests/libraries", "tests/nn", "tests/ops", "tests/search"),
