@@ -93,6 +93,13 @@ def large_groups() -> None:
     groups(1500)
 
 
+def groups_that_can_be_set() -> None:
+    """The arrays of the sums are as many inputs of a function that PyTensor compiles."""
+    r = np.random.default_rng(4)
+    mu = pm.Normal("b", shape=5)[pm.Data("group", np.arange(1500) % 5)]
+    pm.Normal("y", mu, pm.HalfNormal("sd"), observed=r.normal(size=1500))
+
+
 def groups_of_answers() -> None:
     p = pm.math.invlogit(pm.Normal("b", shape=5)[np.arange(FEW) % 5])
     pm.Bernoulli("y", p, observed=np.arange(FEW) % 3 > 0)
@@ -159,6 +166,7 @@ def made(of: Callable[[], None]) -> pm.Model:
         (many_columns, True),
         (groups, False),
         (large_groups, True),
+        (groups_that_can_be_set, False),
         (groups_of_answers, True),
         (functions, True),
         (few_functions, False),
@@ -205,6 +213,12 @@ def test_chains_on_one_core_have_the_same_rule() -> None:
     with Faster(model, read(model)):
         assert model.logp.reading.names == []
     assert "logp" not in vars(model)
+
+
+def test_data_of_a_chain_cannot_be_set() -> None:
+    model = made(groups_that_can_be_set)
+    with Faster(model, read(model)):
+        assert model.logp.reading.names == ["y"]
 
 
 def test_initial_values_may_be_a_dict_of_the_user() -> None:

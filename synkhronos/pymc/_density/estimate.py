@@ -15,6 +15,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.special import LogSoftmax, LogSumExp, Softmax
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
+from synkhronos._compiling.vectorised.tails import LogNdtr, Mills
 from synkhronos.pymc._reading.reading import Reading
 from synkhronos.pymc._reading.rewrites import without_axes
 
@@ -22,7 +23,7 @@ from synkhronos.pymc._reading.rewrites import without_axes
 _NANOSECONDS: dict[type, float] = {
     **dict.fromkeys((ps.Exp, ps.Log, ps.Log1p, ps.Expm1, ps.Log2, ps.Log10), 5.0),
     **dict.fromkeys((ps.Pow, ps.Tanh, psm.Sigmoid, psm.Softplus, psm.Log1mexp), 12.0),
-    **dict.fromkeys((psm.Erf, psm.Erfc, psm.Erfcx, psm.GammaLn, psm.Psi), 20.0),
+    **dict.fromkeys((psm.Erf, psm.Erfc, psm.Erfcx, psm.GammaLn, psm.Psi, LogNdtr, Mills), 20.0),
 }
 _ANY = 0.1  # of other operations, in loops that are vectorised
 _INDEX = 1.0  # of an element that is looked up

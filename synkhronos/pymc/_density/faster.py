@@ -30,7 +30,7 @@ class Faster(Replaced):
         # whether the log-density follows data that the user sets. If not, data are constants
         self._settable = settable
         with telling(f"proving {', '.join(reading.names)}"), untraced(), without_c("NUMBA"):
-            reading = with_gain(reading, repeated)
+            reading = with_gain(reading, repeated, settable)
             value = self._value_of(reading)
         self.replace(Divided(model, reading, value, self._value_of, lasting=settable))
 

@@ -35,16 +35,18 @@ _LEAST_FUNCTIONS = 950.0  # nanoseconds that these elements take without vectors
 _LEAST_REPEATED = 2000.0  # nanoseconds of the rows that a form has no more
 _LEAST_PRODUCTS = 400  # elements of a matrix of data
 _FEW_VECTORS = 500  # rows of a multivariate normal, whose triangle is solved for each of them
+_INPUT = 250.0  # nanoseconds that Python's call of a function takes for one more array
 _SLOW = 5.0  # nanoseconds for a number, of a function in place of arithmetic
 
 
-def with_gain(reading: Reading, repeated: bool) -> Reading:
+def with_gain(reading: Reading, repeated: bool, settable: bool = False) -> Reading:
     """The reading of those terms that take less time; it may have none.
 
     Terms of few numbers stay PyMC's, unless they have products with matrices of data, or enough
     elements of functions that are vectorised, or sums over rows that repeat. So do terms of any
     size that have nothing but arithmetic with a parameter for each row. The numbers of rows and
-    columns, and the graph, decide: no clock does, so draws do not depend on the machine.
+    columns, and the graph, decide: no clock does, so draws do not depend on the machine. If data
+    are settable, each array of them is one more input of a function.
     """
     large = {
         name
@@ -59,8 +61,10 @@ def with_gain(reading: Reading, repeated: bool) -> Reading:
     rest = {name for group in small for name in group.names} - gaining
     if rest:
         likelihood = Likelihood(reading.only(rest), repeated)
-        found = [part.names for part in likelihood.parts if _gains(part, likelihood, reading)]
-        gaining = gaining.union(*found)
+        for part in likelihood.parts:
+            inputs = sum(part.settable) if settable else 0
+            if _gains(part, likelihood, reading, _INPUT * inputs):
+                gaining = gaining.union(part.names)
     lacking = [name for name in reading.names if name not in gaining]
     if not lacking:
         return reading
@@ -105,17 +109,18 @@ def _is_product(
     return any(math.prod(shapes.get(v, (_LEAST_PRODUCTS,))) >= _LEAST_PRODUCTS for v in data)
 
 
-def _gains(part: DividedTerms, likelihood: Likelihood, reading: Reading) -> bool:
+def _gains(part: DividedTerms, likelihood: Likelihood, reading: Reading, lost: float) -> bool:
+    """Whether the nanoseconds that are saved pay for those that are lost, and for the graph."""
     if part.form.described and not isinstance(part.form, QuadraticForm):
         terms = [term.variable for term in reading.terms if term.name in part.names]
         saved = sum(gradient_nanoseconds(node, reading.facts.shapes) for node in toposort(terms))
-        return saved * (part.rows - part.form.left) / part.rows >= _LEAST_REPEATED
+        return saved * (part.rows - part.form.left) / part.rows - lost >= _LEAST_REPEATED
     vectorised = _functions(part, likelihood)
     rowed, _ = part.arrays()
     width = max((array.size // part.rows for array in rowed), default=1)
     counts = [_elements(v, part.rows, width) for v in vectorised]
     taken = [max(nanoseconds(v.owner), _SLOW) for v in vectorised]
-    return sum(counts) >= _LEAST_ELEMENTS and np.dot(counts, taken) >= _LEAST_FUNCTIONS
+    return sum(counts) >= _LEAST_ELEMENTS and np.dot(counts, taken) - lost >= _LEAST_FUNCTIONS
 
 
 def _functions(part: DividedTerms, likelihood: Likelihood) -> list[Variable]:
