@@ -106,7 +106,8 @@ def _parts_loops(fgraph: FunctionGraph, node: Apply) -> bool:
     if others or is_replaced(out):
         return False
     loops = [client for client, _ in fgraph.clients[out] if isinstance(client.op, Elemwise)]
-    return any(_is_in_order(client, v) for client in loops for v in client.inputs if v is not out)
+    read = [(loop, cast(TensorVariable, v)) for loop in loops for v in loop.inputs if v is not out]
+    return any(_is_in_order(loop, v) for loop, v in read)
 
 
 def _is_in_order(loop: Apply, variable: TensorVariable) -> bool:
@@ -151,8 +152,9 @@ def _view(variable: Any) -> Order | None:
 
 def _is_by_columns(array: Any) -> bool:
     """Whether LAPACK makes it: such matrices lie in memory by columns."""
-    made = array.owner is not None and type(array.owner.op).__module__
-    return bool(made) and made.startswith("pytensor.tensor.linalg.")
+    if array.owner is None:
+        return False
+    return type(array.owner.op).__module__.startswith("pytensor.tensor.linalg.")
 
 
 def of_data(variable: Any) -> bool:
