@@ -60,8 +60,8 @@ from synkhronos.extensions._step.overlap import check_overlap, telling_plan
 from synkhronos.extensions._step.partition import Partition, partition_rule
 from synkhronos.extensions._step.resident_recipe import UpdateRule
 from synkhronos.extensions._step.training_function import TrainingFunction
-from synkhronos.extensions.updates import apply_rule, check_clip
-from synkhronos.extensions.updates._slots import check_loss, fitted_gradient, gradients, trainable
+from synkhronos.extensions.updates import apply_rule, clipped
+from synkhronos.extensions.updates._slots import check_loss, gradients, trainable
 from synkhronos.rules import Nodes
 from synkhronos.rules._base import Rule, way_of
 
@@ -303,7 +303,8 @@ def make_train_function_pytensor(
     check_loss(loss)
     [loss, *outputs], others = substituted([loss, *outputs], updates, *replaced)
     kept = trainable(params)
-    found = _clipped(clip, gradients(loss, params, kept))
+    found = gradients(loss, params, kept)
+    found = clipped(clip, found, found)
     changes, _ = _rule_updates(update_rule, found, kept, args, kwargs, replaced)
     wanted = [loss, *_variables(outputs)]
     given: list[Any] = [*inputs, *bcast_inputs]
@@ -377,19 +378,6 @@ def _variables(outputs: Sequence[Output]) -> list[Variable]:
     return [o[0] if isinstance(o, tuple) else o for o in outputs]
 
 
-def _clipped(clip: Clip | None, found: list[Variable]) -> list[Variable]:
-    if clip is None:
-        return found
-    check_clip(clip)
-    made = clip(list(found))
-    if not isinstance(made, list | tuple) or len(made) != len(found):
-        raise InputError(
-            f"clip must return a list of {len(found)} gradients, one for each parameter; found "
-            f"{shown(made)}"
-        )
-    return [fitted_gradient(g, m) for g, m in zip(found, made, strict=True)]
-
-
 def _rule_updates(
     rule: Callable[..., object] | None,
     found: list[Variable],
@@ -418,7 +406,8 @@ def _applied(
     replaced: Replaced,
 ) -> tuple[UpdateRule, list[Change]]:
     places: list[Any] = [p.type(f"gradient of {p.name}") for p in params]
-    whole = _clipped(clip, goal.full_gradients(places))
+    whole = goal.full_gradients(places)
+    whole = clipped(clip, whole, whole)
     updates, moving = _rule_updates(rule, whole, params, args, kwargs, replaced)
     return UpdateRule(tuple(places), tuple(updates.items()), tuple(params)), moving
 

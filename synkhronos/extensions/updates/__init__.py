@@ -192,7 +192,7 @@ def split(
     shareds, flats, views = _flattened(found, kept)
 
     def of(grads: list[Variable]) -> Updates:
-        given = grads if clip is None else _clipped(clip, grads, kept)
+        given = clipped(clip, grads, kept)
         return apply_rule(rule, given, kept, args, kwargs)
 
     param_updates = list(of(views).items())
@@ -265,24 +265,30 @@ def _name(rule: object) -> str:
     )
 
 
-def check_clip(clip: object) -> None:
-    """Raise if a clip is no function, such as the bound itself."""
+def clipped(
+    clip: Clip | None, grads: Sequence[Variable], like: Sequence[Variable]
+) -> list[Variable]:
+    """The gradients that a clip makes of others, with the types of those that are `like` them.
+
+    Raises
+    ------
+    InputError
+        The clip is no function, such as the bound itself, or makes another number of gradients.
+    """
+    if clip is None:
+        return list(grads)
     if not callable(clip):
         raise InputTypeError(
             f"clip={shown(clip)}: give a function that takes the list of gradients and returns "
             "another one, such as functools.partial(updates.total_norm_constraint, max_norm=1.0)"
         )
-
-
-def _clipped(clip: Clip, views: list[Variable], params: Sequence[SharedVariable]) -> list[Variable]:
-    check_clip(clip)
-    found = clip(list(views))
-    if not isinstance(found, list | tuple) or len(found) != len(views):
+    found = clip(list(grads))
+    if not isinstance(found, list | tuple) or len(found) != len(grads):
         raise InputError(
-            f"clip must return a list of {len(views)} gradients, one for each parameter; found "
+            f"clip must return a list of {len(grads)} gradients, one for each parameter; found "
             f"{shown(found)}"
         )
-    return [fitted_gradient(p, g) for p, g in zip(params, found, strict=True)]
+    return [fitted_gradient(p, g) for p, g in zip(like, found, strict=True)]
 
 
 # The rules that return a Split.
@@ -403,7 +409,7 @@ def sgd_nonflat(
     """
     kept = trainable(params)
     shareds, grads = _nonflat(loss, params, kept)
-    views = shareds if clip is None else _clipped(clip, shareds, kept)
+    views = clipped(clip, shareds, kept)
     param_updates = list(_rules.sgd(views, kept, learning_rate).items())
     return Split(list(zip(shareds, grads, strict=True)), param_updates, shareds)
 
