@@ -11,7 +11,6 @@ import pytest
 from modes import FAST
 
 import synkhronos as synk
-from synkhronos._transport.communicators import shared_memory
 from synkhronos._transport.communicators.board import Board
 from synkhronos._transport.shared_state import ordered_words, waiting
 from synkhronos._transport.shared_state.ordered_words import FencedWords, fence, ordered
@@ -43,7 +42,7 @@ def fences(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append("fence")
         fence()
 
-    for module in (ordered_words, waiting, shared_memory):
+    for module in (ordered_words, waiting):
         monkeypatch.setattr(module, "IS_ORDERED", False)
     monkeypatch.setattr(ordered_words, "fence", noted)
     return seen
