@@ -163,6 +163,20 @@ def test_what_was_not_read_for_longest_goes(tmp_path: Path) -> None:
     assert folder.size() == (4, folder.limit)
 
 
+@pytest.mark.parametrize(("size", "on_disk"), [(1, 4096), (50_000, 50_000)])
+def test_few_writes_look_at_all_entries(
+    size: int, on_disk: int, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At random a hundred of them, while as much as the limit is written."""
+    looks: list[int] = []
+    monkeypatch.setattr(Folder, "_bound", lambda *_: looks.append(size))
+    for drawn, look in ((100 * on_disk - 1, True), (100 * on_disk, False)):
+        looks.clear()
+        monkeypatch.setattr(folders.secrets, "randbelow", lambda most, drawn=drawn: drawn)
+        folder.write(KEY, bytes(size))
+        assert bool(looks) == look
+
+
 def test_a_full_disk_costs_the_entry_alone(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.write(KEY, DATA)
 

@@ -32,6 +32,10 @@ log = logging.getLogger("synkhronos")
 SETTING = "SYNKHRONOS_KEEP"  # megabytes; 0 keeps nothing
 MEGABYTES = 500
 
+# A look at all entries takes 7 us for each of them. There are this many while the limit is written.
+_LOOKS = 100
+_LEAST = 4096  # bytes of an entry on a disk
+
 _HEAD = struct.Struct("<16sQ32s")  # magic with version, length, digest of key and data
 _MAGIC = b"synkhronos kept1"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -87,7 +91,8 @@ class Folder:
     ----------
     path : Path
     limit : int
-        Bytes of all entries; those that were not read for longest go first.
+        Bytes of all entries; those that were not read for longest go first. There may be about a
+        hundredth more of them, until a write looks.
     """
 
     path: Path
@@ -142,7 +147,8 @@ class Folder:
                     os.replace(new, name, src_dir_fd=folder, dst_dir_fd=folder)
                 finally:
                     _remove(folder, new)
-                self._bound(folder)
+                if secrets.randbelow(self.limit) < _LOOKS * max(len(data), _LEAST):
+                    self._bound(folder)
         except OSError as exc:
             log.debug("%s is not kept: %s", key, exc)
 
