@@ -28,12 +28,16 @@ from synkhronos.pymc._density.nutpie import compiled_soon, expected_metric
 from synkhronos.pymc._group import parallel
 from synkhronos.pymc._map.fitted import Sampled
 
-USUAL = (1000, 1000)  # draws and tune
+USUAL, SHORT = (1000, 1000), (500, 500)  # draws and tune
 ROWS = 1.7e-4  # seconds of a gradient of 10,000 rows
 FIELDS = ("draws", "gradients", "steps")
 
 
 def choice(warmup: Warmup, seconds: float, draws: int, tune: int) -> Choice:
+    return choice_and_last(warmup, seconds, draws, tune)[0]
+
+
+def choice_and_last(warmup: Warmup, seconds: float, draws: int, tune: int) -> tuple[Choice, bool]:
     with ThreadLimits(1):
         return metric.choice(warmup, seconds, draws, tune)
 
@@ -43,8 +47,9 @@ def recorded(name: str) -> Warmup:
     """Short warm-ups with nutpie's metric diag; single precision.
 
     "kid scores" and "eight schools" are models of benchmarks/catalogue, "election88" and
-    "cumulative" of benchmarks/pymc_gallery_models.py; the other one is a Gaussian process whose
-    exponential is the mean of 11 counts.
+    "cumulative" of benchmarks/pymc_gallery_models.py, and "blr" of posteriordb; the other one is a
+    Gaussian process whose exponential is the mean of 11 counts. A "longer" one has 200 draws, and a
+    "shorter" one 50.
     """
     with np.load(Path(__file__).with_name("warmups.npz")) as file:
         return Warmup(*(file[f"{name}/{field}"].astype(float) for field in FIELDS))
@@ -75,6 +80,41 @@ def test_choices_of_recorded_warmups(name: str, seconds: float, expected: str, w
     assert why in found.why
     assert (found.gain >= 1.3) == (expected == "low_rank")
     assert found == choice(recorded(name), seconds, *USUAL)
+
+
+def test_a_chain_that_stands_still_far_out_is_on_its_way() -> None:
+    """One chain of both is for 100 draws where a scale is 8 times too large, and hardly moves.
+
+    low_rank had 7.4 times the effective draws of diag for a gradient in this model.
+    """
+    first, is_last = choice_and_last(recorded("blr"), ROWS, *USUAL)
+    assert (first.name, is_last) == ("diag", False)
+    assert "chains are on their way to the posterior after 100 draws" in first.why
+    found, is_last = choice_and_last(recorded("blr longer"), ROWS, *USUAL)
+    assert (found.name, is_last) == ("low_rank", True)
+
+
+@pytest.mark.parametrize("far", [0.0, 6.0, 60.0])
+def test_drift_is_1_in_the_posterior_and_grows_with_the_square_of_a_way(far: float) -> None:
+    """Whatever the scales are, and whether a chain moves or stands still."""
+    turn = np.array([[2.0, 0.0], [30.0, 0.1]])
+    inverse = np.linalg.inv(turn @ turn.T)
+    there = np.random.default_rng(0).normal(size=(2, 4000, 2))
+
+    def drift(away: np.ndarray) -> float:
+        draws = (there + away) @ turn.T
+        return metric.drift(Warmup(draws, -draws @ inverse, np.ones(draws.shape[:2])))
+
+    moves = far * np.linspace(-1, 1, 4000)[:, None] * np.array([1.0, 1.0])  # its half goes far
+    stands = np.array([far, 0.0])[:, None, None]
+    assert drift(moves) == pytest.approx(1 + far**2 / 12, rel=0.05)
+    assert drift(stands) == pytest.approx(1 + far**2 / 4, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["eight schools", "counts of a process", "election88"])
+def test_chains_of_posteriors_that_are_not_normal_have_arrived(name: str) -> None:
+    """Whatever the metric that they learn, and however far from normal they are."""
+    assert choice_and_last(recorded(name), 0.0, *USUAL)[1] is True
 
 
 @pytest.mark.parametrize("condition", [9.0, 400.0])
@@ -119,6 +159,9 @@ def test_no_warmup_where_it_cannot_pay() -> None:
     assert draws_of_warmup(*USUAL) == 100
     assert draws_of_warmup(500, 500) == 50
     assert draws_of_warmup(400, 200) == draws_of_warmup(5000, 100) == 0
+    assert metric.draws_of_warmups(*USUAL) == [100, 200]
+    assert metric.draws_of_warmups(500, 500) == [50, 100, 200]
+    assert metric.draws_of_warmups(400, 200) == [0]
     few = without_warmup(5, ROWS, 300, 300)
     assert few is not None
     assert "are too few" in few.why
@@ -156,7 +199,7 @@ class Nutpie:
 
     def __init__(
         self,
-        warmup: Warmup,
+        *warmups: Warmup,
         error: BaseException | None = None,
         diverging: np.ndarray | bool = False,
         seen: Sequence[tuple[int, int]] = (),
@@ -166,11 +209,13 @@ class Nutpie:
         shape = np.broadcast_shapes(np.shape(diverging), (4, 10))
         self.steps, self._diverging = np.ones(shape), np.broadcast_to(diverging, shape)
         self.cancelled = 0
-        self._warmup, self._error = warmup, error
+        self._warmups, self._error = {len(w.draws[0]): w for w in warmups}, error
+        self._warmup = warmups[0]
 
     def __call__(self, compiled: Any, **given: Any) -> Any:
         self.calls.append(given)
         if given.get("store_gradient"):
+            self._warmup = self._warmups[given["tune"]]
             return self
         stats = {"n_steps": self.steps, "diverging": self._diverging}
         return SimpleNamespace(
@@ -184,7 +229,8 @@ class Nutpie:
             raise self._error
         if timeout is not None and self.seen:
             raise TimeoutError
-        return self._trace(100, 100)
+        count = len(self._warmup.draws[0])
+        return self._trace(count, count)
 
     def inspect(self) -> Any:
         return self._trace(*self.seen.pop(0))
@@ -247,7 +293,7 @@ def test_few_draws_are_sampled_without_a_word(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_warmup_that_fails_is_no_reason_to_fail() -> None:
-    nutpie = Nutpie(recorded("kid scores"), RuntimeError("no initial point"))
+    nutpie = Nutpie(recorded("kid scores"), error=RuntimeError("no initial point"))
     with adapted(Auto()):
         assert choosing(nutpie)(COMPILED, **GIVEN).adaptation == "diag"
     assert nutpie.cancelled
@@ -280,7 +326,7 @@ def test_a_run_in_a_folder_is_sampled_once() -> None:
 @pytest.mark.parametrize("name", ["kid scores", "eight schools", "counts of a process"])
 def test_the_choice_is_the_same_however_often_the_warmup_is_looked_at(name: str) -> None:
     """Half of the draws make it if they are clear, and all of them otherwise."""
-    found = [metric.choice(recorded(name), 0.0, *USUAL)]
+    found = [choice(recorded(name), 0.0, *USUAL)]
     looks: list[list[tuple[int, int]]] = [
         [(100, 100)], [(0, 0), (49, 80), (50, 51), (90, 99)], [(100, 0)]
     ]  # fmt: skip
@@ -294,8 +340,39 @@ def test_the_choice_is_the_same_however_often_the_warmup_is_looked_at(name: str)
     assert len(nutpie.seen) == 0
 
 
+@pytest.mark.parametrize("seen", [(), [(40, 50), (50, 50), (90, 100), (100, 100)]])
+@pytest.mark.parametrize(
+    ("of_call", "names"),
+    [(USUAL, ["blr", "blr longer"]), (SHORT, ["kid scores shorter", "kid scores"])],
+)
+def test_a_longer_warmup_follows_where_chains_are_on_their_way(
+    of_call: tuple[int, int], names: Sequence[str], seen: Sequence[tuple[int, int]]
+) -> None:
+    """Another one starts anew; it ends as soon as half of its draws are clear, too."""
+    first, second = map(recorded, names)
+    nutpie = Nutpie(first, second, seen=seen)
+    with ThreadLimits(1):
+        found = adaptation.choice_for(nutpie, COMPILED, ROWS, *of_call)
+    assert found == choice(second, ROWS, *of_call)
+    assert found.name == "low_rank"
+    assert [call["tune"] for call in nutpie.calls] == [len(w.draws[0]) for w in (first, second)]
+    assert nutpie.cancelled == 2
+
+
+def test_chains_that_stay_on_their_way_keep_diag() -> None:
+    """They get 200 draws at most."""
+    first = recorded("blr")
+    parts = first.draws, first.gradients, first.gradients_of_draw
+    nutpie = Nutpie(first, Warmup(*(np.repeat(part, 2, axis=1) for part in parts)))
+    with ThreadLimits(1):
+        found = adaptation.choice_for(nutpie, COMPILED, ROWS, *USUAL)
+    assert [call["tune"] for call in nutpie.calls] == [100, 200]
+    assert found.name == "diag"
+    assert found.why == "chains are on their way to the posterior after 200 draws"
+
+
 def test_an_interrupt_of_the_warmup_ends_it_and_the_call() -> None:
-    nutpie = Nutpie(recorded("kid scores"), KeyboardInterrupt())
+    nutpie = Nutpie(recorded("kid scores"), error=KeyboardInterrupt())
     with adapted(Auto()), pytest.raises(KeyboardInterrupt):
         choosing(nutpie)(COMPILED, **GIVEN)
     assert (nutpie.cancelled, len(nutpie.calls)) == (1, 1)

@@ -33,6 +33,7 @@ from synkhronos.pymc._density.metric import (
     Warmup,
     choice,
     draws_of_warmup,
+    draws_of_warmups,
     early_choice,
     late_choice,
     without_warmup,
@@ -218,31 +219,35 @@ def choice_for(
     known = without_warmup(int(compiled.n_dim), seconds, draws, tune)
     if known is not None:
         return known
-    of_warmup = draws_of_warmup(draws, tune)
+    warm_up = functools.partial(
+        sample,
+        compiled,
+        draws=0,
+        chains=CHAINS,
+        cores=cores,
+        seed=_SEED,
+        maxdepth=_DEPTH,
+        adaptation=DIAG,
+        store_gradient=True,
+        store_unconstrained=True,
+        progress_bar=False,
+        blocking=False,
+        return_raw_trace=True,  # ArviZ's tree takes longer than the draws of a small model
+    )
     with telling("choosing the metric"):
-        running = sample(
-            compiled,
-            draws=0,
-            tune=of_warmup,
-            chains=CHAINS,
-            cores=cores,
-            seed=_SEED,
-            maxdepth=_DEPTH,
-            adaptation=DIAG,
-            store_gradient=True,
-            store_unconstrained=True,
-            progress_bar=False,
-            blocking=False,
-            return_raw_trace=True,  # ArviZ's tree takes longer than the draws of a small model
-        )
-        try:
-            return _choice_of(running, of_warmup // 2, (seconds, draws, tune))
-        finally:  # half of the draws are enough, or Ctrl-C
-            running.cancel()
+        for count in draws_of_warmups(draws, tune):
+            running = warm_up(tune=count)
+            try:
+                found, is_last = _choice_of(running, count // 2, (seconds, draws, tune))
+            finally:  # half of the draws are enough, or Ctrl-C
+                running.cancel()
+            if is_last:
+                break
+    return found
 
 
-def _choice_of(running: Any, half: int, of_call: tuple[float, int, int]) -> Choice:
-    """The choice by half of the draws, soon after they are there, or by all of them."""
+def _choice_of(running: Any, half: int, of_call: tuple[float, int, int]) -> tuple[Choice, bool]:
+    """As `choice`, by half of the draws soon after they are there, or by all of them."""
     began = time.monotonic()
     while True:
         try:
@@ -254,7 +259,9 @@ def _choice_of(running: Any, half: int, of_call: tuple[float, int, int]) -> Choi
         else:
             return choice(_warmup_of(whole.get_arrow_trace()[1]), *of_call)
     early = early_choice(_warmup_of([chain.slice(0, half) for chain in chains]), *of_call)
-    return early or late_choice(_warmup_of(running.wait().get_arrow_trace()[1]), *of_call)
+    if early:
+        return early, True
+    return late_choice(_warmup_of(running.wait().get_arrow_trace()[1]), *of_call)
 
 
 def _warmup_of(chains: Sequence[Any]) -> Warmup:

@@ -13,6 +13,9 @@ So the metric that one chain has learnt is tried on the other one. For a normal 
 a draw and its gradient is zero in coordinates in which S is the identity. The mean square of this
 sum is the Fisher divergence, which nutpie's metrics minimise (arXiv:2603.18845).
 
+Draws on the way to the posterior say little. By Stein's identity the covariance of a coordinate and
+its gradient is -1 for every density. On the way draws are far from it, and more of them are asked.
+
 Seconds are counts times constants of one machine, not measurements: a model has the same choice on
 every machine and with every seed.
 """
@@ -28,10 +31,12 @@ DIAG, LOW_RANK = "diag", "low_rank"
 CHAINS = 2  # of the short warm-up
 _SHARE = 20  # draws of a chain for each of the short warm-up's
 _FEWEST, _MOST = 40, 100  # draws of a chain of it
+_LONGEST = 200  # draws of a chain, where chains of a shorter one were on their way
 _LEAST_TUNE = 200  # draws in which low_rank can learn
 
 _CUT = 2.0  # nutpie leaves eigenvalues between 1/2 and 2
 _RIDGE = 1e-3  # variance that is added, so that directions without draws have eigenvalue 1
+_MOST_DRIFT = 2.0  # of minus the covariance of draws and gradients, which is 1 in the posterior
 _MOST_LEFT = 0.4  # of the divergence, for another chain: low_rank then learns nothing that holds
 _DRAWS_OF_DIRECTION = 6  # at least, where a stretched one is believed
 _LEAST_GAIN = 1.3  # since predictions err by as much
@@ -85,6 +90,14 @@ def draws_of_warmup(draws: int, tune: int) -> int:
     return found if found >= _FEWEST and tune >= _LEAST_TUNE else 0
 
 
+def draws_of_warmups(draws: int, tune: int) -> list[int]:
+    """Those of the short warm-up, and of others that follow while chains are on their way."""
+    found = [draws_of_warmup(draws, tune)]
+    while 0 < 2 * found[-1] <= _LONGEST:
+        found.append(2 * found[-1])
+    return found
+
+
 def without_warmup(parameters: int, seconds: float, draws: int, tune: int) -> Choice | None:
     """The choice where it needs no warm-up; `seconds` are those of the rows of a gradient."""
     if not draws_of_warmup(draws, tune):
@@ -95,10 +108,15 @@ def without_warmup(parameters: int, seconds: float, draws: int, tune: int) -> Ch
     return None
 
 
-def choice(warmup: Warmup, seconds: float, draws: int, tune: int) -> Choice:
-    """The choice after a short warm-up; `seconds` are those of the rows of a gradient."""
+def choice(warmup: Warmup, seconds: float, draws: int, tune: int) -> tuple[Choice, bool]:
+    """The choice after a short warm-up, and whether it is the last one.
+
+    `seconds` are those of the rows of a gradient. If it is not the last one, chains of the warm-up
+    are on their way, and a longer warm-up may tell more.
+    """
     half = warmup.first(warmup.draws.shape[1] // 2)
-    return early_choice(half, seconds, draws, tune) or late_choice(warmup, seconds, draws, tune)
+    early = early_choice(half, seconds, draws, tune)
+    return (early, True) if early else late_choice(warmup, seconds, draws, tune)
 
 
 def early_choice(half: Warmup, seconds: float, draws: int, tune: int) -> Choice | None:
@@ -107,9 +125,25 @@ def early_choice(half: Warmup, seconds: float, draws: int, tune: int) -> Choice 
     return found if clear else None
 
 
-def late_choice(warmup: Warmup, seconds: float, draws: int, tune: int) -> Choice:
-    """The choice by all draws, which the first half has left open."""
-    return _choice(warmup, seconds, draws, tune)[0]
+def late_choice(warmup: Warmup, seconds: float, draws: int, tune: int) -> tuple[Choice, bool]:
+    """The choice by all draws, which the first half has left open, and whether it is the last."""
+    found, _ = _choice(warmup, seconds, draws, tune)
+    on_the_way = found.name == DIAG and drift(warmup) > _MOST_DRIFT
+    if on_the_way:
+        why = f"chains are on their way to the posterior after {warmup.draws.shape[1]} draws"
+        found = Choice(DIAG, 1.0, why)
+    return found, not on_the_way
+
+
+def drift(warmup: Warmup) -> float:
+    """Minus the covariance of draws and gradients, of the second half of all chains together.
+
+    It is a mean over parameters; NaN where one is infinite.
+    """
+    half = warmup.draws.shape[1] // 2
+    x, g = (np.concatenate(a[:, half:]) for a in (warmup.draws, warmup.gradients))
+    with np.errstate(invalid="ignore"):
+        return float(-((x - x.mean(axis=0)) * (g - g.mean(axis=0))).mean())
 
 
 def _choice(warmup: Warmup, seconds: float, draws: int, tune: int) -> tuple[Choice, bool]:
