@@ -12,6 +12,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pymc.distributions.dist_math import I1e
+from pytensor.scalar.basic import Second
 from pytensor.scalar.math import TriGamma
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import All
@@ -118,6 +119,15 @@ def test_functions_inside_of_symbolic_operations_are_replaced(
     for found, expected in zip(fast(value), plain(value), strict=True):
         assert found.dtype == dtype
         np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol)
+
+
+def test_gradients_inside_of_symbolic_operations_are_simplified() -> None:
+    """PyMC does so before it compiles, and nutpie does not."""
+    x = pt.tensor("x", dtype="float64", shape=(300, 2))
+    fast = rewritten([x], pt.grad(pt.logsumexp(x, axis=1).sum(), x))
+    operations = scalar_operations(fast.maker.fgraph)
+    assert not any(isinstance(op, Second) for op in operations)
+    assert sum(isinstance(op, Vectorised) for op in operations) == 1
 
 
 def test_integers_are_cast_first() -> None:

@@ -12,6 +12,7 @@ from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.tensor.basic import constant
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.math import cast
@@ -32,6 +33,8 @@ _AFTER_FUSION = 49.05
 _BEFORE_INDEXED_LOOPS = 99.5  # PyTensor joins loops with indices and reductions at 100
 _SHORT = 32  # steps of a loop, four times what a register holds
 _FEW = 256  # elements whose loops cost less than an array of their own
+# rewrites for C, and those that would put an operation into its own graph
+_LEFT_OUT = "cxx_only", "symbolic_op_recognition"
 Elements = dict[Variable, TensorVariable]  # the vector of the elements of an array
 _wanted: ContextVar[bool] = ContextVar("wanted", default=True)
 
@@ -49,25 +52,42 @@ def is_replaced(variable: Variable) -> bool:
 class _Open(Where):
     """Puts the graphs of operations such as softmax in their place, as fusion does later.
 
-    Else their functions, which are inside of them, would not be replaced.
+    Else their functions, which are inside of them, would not be replaced. Graphs of derivatives are
+    simplified first, as PyMC does before it compiles. nutpie does not, and no rewrite looks inside.
     """
+
+    def __init__(self, tag: str = "", simplifies: bool = True) -> None:
+        super().__init__(tag=tag)
+        self._simplifies = simplifies
 
     def change(self, fgraph: FunctionGraph) -> None:
         """Replace the operations until there are none."""
         with optional_gain():
-            kinds = PYTENSOR.get("FusibleSymbolicOp"), PYTENSOR.get("FusibleSymbolicOpDerivative")
+            derivative = PYTENSOR.get("FusibleSymbolicOpDerivative")
+            kinds = PYTENSOR.get("FusibleSymbolicOp"), derivative
             inline = PYTENSOR.get("inline_ofg_node")
             while found := [n for n in fgraph.toposort() if isinstance(n.op, kinds)]:
                 for node in found:
                     if node in fgraph.apply_nodes:
-                        pairs = list(zip(node.outputs, inline(node), strict=True))
+                        raw = self._simplifies and isinstance(node.op, derivative)
+                        inner = _simplified(node) if raw else inline(node)
+                        pairs = list(zip(node.outputs, inner, strict=True))
                         fgraph.replace_all(pairs, reason=_TAG)
+
+
+def _simplified(node: Apply) -> list[Variable]:
+    """The outputs of an operation with a graph: that graph, rewritten as PyMC does."""
+    graph = node.op.fgraph.unfreeze()
+    rewrite_graph(graph, include=("canonicalize", "stabilize"), exclude=_LEFT_OUT, clone=False)
+    simple = graph.freeze()
+    found: list[Variable] = simple.bind(dict(zip(simple.inputs, node.inputs, strict=True)))
+    return found
 
 
 def opened(outputs: Sequence[Variable]) -> list[Variable]:
     """Copies of graphs in which the functions of such operations can be seen."""
     graph = FunctionGraph(outputs=clone_replace(list(outputs)), clone=False)
-    _Open().change(graph)
+    _Open(simplifies=False).change(graph)
     return list(graph.outputs)
 
 
