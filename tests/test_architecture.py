@@ -84,7 +84,7 @@ ONLY_IN = {
     "fsspec": ("pymc._map.remote", "training.sources._copies"),
     "pooch": ("training.sources._known",),
     "sklearn": ("training.sources._known", "sklearn._estimators"),
-    "optuna": ("search._studies",),
+    "optuna": ("search._by_number", "search._studies"),
     "distributed": ("_transport.pools._dask",),
     "ray": ("_transport.pools._ray",),
     "sqlalchemy": ("search._studies",),

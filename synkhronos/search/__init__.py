@@ -8,8 +8,8 @@
 ``_pooled``    trials on Dask, Ray, MPI or an executor; ``_station``: what their workers do
 ``_entry``     what the trial's process runs; ``_ownership``: trials of parents that have died
 ``_storages``  where a study is kept, and how a worker gets at a trial there
-``_studies``   the only importer of Optuna; ``_configured``: trials of ``synk train``
-``_spaces``    texts such as ``batch~32,64,128``
+``_studies``   all that Optuna does; ``_by_number``: random values that a seed repeats
+``_spaces``    texts such as ``batch~32,64,128``; ``_configured``: trials of ``synk train``
 
 It needs the extra: ``pip install "synkhronos[search]"``. A trial's process imports no Optuna.
 """

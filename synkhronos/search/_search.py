@@ -122,8 +122,11 @@ def search(
     end with this process, for any reason.
 
     With `on` a trial also costs its worker the connection to the storage, 0.1 to 0.2 s. If a worker
-    ends, its trial runs once again in another one, with the same values; then it has failed. A seed
-    of the sampler does not repeat values that are drawn in workers.
+    ends, its trial runs once again in another one, with the same values; then it has failed.
+
+    Trials at the same time draw other values in each run, since a sampler sees those that have
+    ended by then. ``open_study(sampler="random", seed=0, pruner=None)`` repeats all values, with
+    any `slots` and on any pool.
 
     Examples
     --------

@@ -74,7 +74,9 @@ def open_study(
     pruner : {"median", "hyperband"}, pruner of Optuna, or None
         Which trials to stop early. None: none of them.
     seed : int, optional
-        Of a sampler given by name. A study that is resumed draws other values than it began with.
+        Of a sampler given by name. With "random" the values of a trial follow from it and from the
+        trial's number, wherever trials run. With the others values repeat if trials run one after
+        another, on this machine. A study that is resumed draws other values than it began with.
 
     Returns
     -------
@@ -196,6 +198,10 @@ def _sampler(given: object, seed: int | None, before: int) -> object:
         raise InputError(
             f"open_study: sampler={shown(given)}: {', '.join(kinds)}, or a sampler of Optuna"
         )
+    if seed is not None and given == "random":
+        from synkhronos.search._by_number import RandomByNumber  # it imports Optuna
+
+        return RandomByNumber(seed)
     if seed is not None:  # else a resumed study would draw its first values again
         seed = int(np.random.SeedSequence([seed, before]).generate_state(1)[0])
     return kinds[given](seed=seed)

@@ -292,6 +292,49 @@ def test_a_search_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert [t.params for t in again.trials] == [t.params for t in study.trials[:2]]
 
 
+def test_random_values_follow_from_the_seed(tmp_path: Path) -> None:
+    """And from the number of the trial, in whatever order trials draw them, also after a resume."""
+
+    def opened(name: str, seed: int = 0) -> Any:
+        return open_study("a", tmp_path / f"{name}.journal", sampler="random", seed=seed)
+
+    def drawn(study: Any, count: int, names: str) -> dict[tuple[int, str], float]:
+        """By trials of which all draw their first value before one draws its second."""
+        trials = [study.ask() for _ in range(count)]
+        return {(t.number, n): t.suggest_float(n, 0.0, 1.0) for n in names for t in trials}
+
+    both = drawn(opened("both"), 4, "xy")
+    one = opened("one")
+    first = drawn(one, 2, "yx")
+    assert len(set(both.values())) == 8
+    assert first | drawn(opened("one"), 2, "yx") == both
+    assert not set(drawn(opened("other", 1), 4, "xy").values()) & set(both.values())
+
+
+def test_a_seed_repeats_random_values_in_slots() -> None:
+    study = open_study("a", sampler="random", seed=0)
+    search(objectives.parabola, study, trials=3, slots=PAIR)
+    other = open_study("b", sampler="random", seed=0)
+    drawn = [other.ask().suggest_float("x", -5.0, 5.0) for _ in range(3)]
+    assert [trial.params["x"] for trial in study.trials] == drawn
+
+
+@pytest.mark.parametrize("sampler", thorough("tpe", "nsga2"))
+def test_a_seed_repeats_a_search_in_one_slot(sampler: str) -> None:
+    """Samplers that learn, after they have begun to."""
+    learns_soon = {
+        "tpe": lambda: optuna.samplers.TPESampler(n_startup_trials=3, seed=0),
+        "nsga2": lambda: optuna.samplers.NSGAIISampler(population_size=3, seed=0),
+    }
+
+    def values() -> list[float]:
+        study = open_study("a", sampler=learns_soon[sampler]())
+        search(objectives.parabola, study, trials=7)
+        return [trial.params["x"] for trial in study.trials]
+
+    assert values() == values()
+
+
 def test_an_interrupt_gives_trials_back(tmp_path: Path) -> None:
     """Ctrl-C, here in a callback: the other trial is ended, and asked again by the next search."""
 

@@ -97,6 +97,7 @@ def test_a_trial_of_a_lost_worker_runs_once_again(
     assert [calls.count(n) for n in range(4)] == [2, 1, 2, 1]
     assert study.trials[0].value == study.trials[0].params["x"]
     assert drawn[0] == drawn[1]
+    assert len({trial.params["x"] for trial in study.trials}) == 4  # by copies of one sampler
     why = study.trials[2].user_attrs["failure"]
     assert why == "its worker has ended 2 times: worker of 2"
 

@@ -41,7 +41,7 @@ def states(study: Any) -> list[str]:
 
 @case
 def values(pool: Any, folder: Path) -> None:
-    """The study has all; enqueued values are drawn, and others differ from trial to trial."""
+    """The study has all; enqueued values are drawn, and others are those of the seed."""
     study = open_study("a", folder / "a.journal", sampler="random", seed=0)
     study.enqueue_trial({"x": 2.0})
     seen: list[int] = []
@@ -52,6 +52,8 @@ def values(pool: Any, folder: Path) -> None:
     assert states(again) == ["COMPLETE"] * 4
     assert (drawn[0], again.best_value, sorted(seen)) == (2.0, 0.0, [0, 1, 2, 3])
     assert len(set(drawn)) == 4
+    here = open_study("b", sampler="random", seed=0)
+    assert drawn[1:] == [here.ask().suggest_float("x", -5.0, 5.0) for _ in range(4)][1:]
     assert [trial.value for trial in again.trials] == [(x - 2) ** 2 for x in drawn]
 
 
