@@ -1,12 +1,14 @@
-"""Many models on the engines of `synk.pymc.map(on=)`: the same models, pauses, a million models.
+"""Many models on the engines of `synk.pymc.map(on=)`: small models, pauses, a million models.
 
     python benchmarks/pymc_pools.py [--models 400] [--items 2000] [--draws 500] [--rounds 3]
-        [--calls 2] [--parts models pauses scale] [--on loop slots executor dask ray mpi]
+        [--calls 2] [--parts models pauses scale idle]
+        [--on loop slots executor dask dask-lean ray mpi]
 
 models   small models on 2 workers of one core: a loop of `pm.sample` (20 models are measured),
          slots of this machine, and each engine. Its workers have started, and have not imported
          anything; the second call is the same one on workers that have. Contenders take turns,
-         each in a process of its own; the least seconds count.
+         each in a process of its own; the least seconds count. dask-lean is one worker of two
+         threads, with all settings of the part `idle`.
 pauses   items that wait 50 ms: the time that is not theirs, in % of it, and that slots do not take,
          which start processes as well
 scale    seconds of the script for an item, a batch and a result, and what follows for 1,000,000
@@ -15,6 +17,8 @@ scale    seconds of the script for an item, a batch and a result, and what follo
              seconds = max(N * fit / W, N * (item + result) + N / size * batch) + start
 
          with N models, W workers, and batches of `size` items, see `pymc._map.pace`
+
+idle     what processes of Dask take while their tasks wait, in % of a core, by settings of Dask
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import functools
 import itertools
 import json
 import logging
+import operator
 import os
 import shutil
 import subprocess
@@ -44,6 +49,15 @@ WORKERS = 2
 LOOP = 20  # models of the loop that are measured
 PAUSE = 0.05  # seconds
 MODELS, FAR = 1_000_000, 1_000  # of the prediction
+IDLE = 8.0  # seconds in which processes of Dask wait
+STEPS = (  # settings of Dask, which is left as it is at first; each row has those above it
+    {},
+    {"distributed.worker.profile.enabled": False},
+    {"distributed.admin.tick.interval": "1s"},
+    {"distributed.worker.memory.monitor-interval": "2s"},
+    {"distributed.admin.system-monitor.interval": "5s"},
+)
+LEAN = functools.reduce(operator.or_, STEPS)
 FITS = (0.07, 1.0, 10.0)  # seconds of a model
 RESULTS = (10_000, 1_000_000)  # bytes of a result
 START = 10.0  # seconds of a worker until its first model is compiled
@@ -55,6 +69,22 @@ def pause(item: int) -> int:
 
 
 @contextmanager
+def dask_of(workers: int, settings: dict[str, Any]) -> Iterator[Any]:
+    """A client of workers, which have as many threads as there are slots."""
+    import dask
+    from distributed import Client, LocalCluster
+
+    given = {"n_workers": workers, "threads_per_worker": WORKERS // workers}
+    with (
+        dask.config.set(settings),
+        LocalCluster(**given, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        client.wait_for_workers(workers)
+        yield client
+
+
+@contextmanager
 def engine(kind: str) -> Iterator[Any]:
     """What `on=` takes, with workers of one core."""
     if kind == "slots":
@@ -62,12 +92,10 @@ def engine(kind: str) -> Iterator[Any]:
     elif kind == "executor":
         with ThreadPoolExecutor(WORKERS) as pool:
             yield pool
-    elif kind == "dask":
-        from distributed import Client, LocalCluster
-
-        given = {"n_workers": WORKERS, "threads_per_worker": 1, "dashboard_address": None}
-        with LocalCluster(**given) as cluster, Client(cluster) as client:
-            client.wait_for_workers(WORKERS)
+    elif kind.startswith("dask"):
+        workers = 1 if kind == "dask-lean" else WORKERS
+        settings = LEAN if kind == "dask-lean" else {}
+        with dask_of(workers, settings) as client:
             yield client
     elif kind == "ray":
         import ray
@@ -234,6 +262,32 @@ def script_costs(items: int, nbytes: int) -> dict[str, float]:
     return {"item": item, "batch": whole / ready.batches, "result": result}
 
 
+def idle() -> None:
+    """A table of what the script, with the scheduler, and the workers take."""
+    import psutil
+
+    rows, settings = [], {}
+    for step in STEPS:
+        settings |= step
+        cells: list[str] = []
+        for workers in (WORKERS, 1):
+            with dask_of(workers, settings) as client:
+                found = [os.getpid(), *client.run(os.getpid).values()]
+                processes = [psutil.Process(pid) for pid in found]
+                waits = client.map(time.sleep, [IDLE + 2] * WORKERS, pure=False)
+                time.sleep(1.0)  # until they have begun
+                before = [sum(each.cpu_times()[:2]) for each in processes]
+                time.sleep(IDLE)
+                after = [sum(each.cpu_times()[:2]) for each in processes]
+                script, *others = [a - b for a, b in zip(after, before, strict=True)]
+                cells += [f"{100 * each / IDLE:.1f}" for each in (script, sum(others))]
+                client.gather(waits)
+        said = "\n".join(f"{name.partition('.')[2]}: {value}" for name, value in step.items())
+        rows.append([said or "as they are", *cells])
+    columns = ["settings of Dask", "script", f"{WORKERS} workers", "script", "1 worker"]
+    show("Dask without work, in % of a core", columns, rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, value in (
@@ -244,8 +298,8 @@ def main() -> None:
         ("calls", 2),
     ):
         parser.add_argument(f"--{name}", type=int, default=value)
-    kinds = ["loop", "slots", "executor", "dask", "ray", "mpi"]
-    parts = ["models", "pauses", "scale"]
+    kinds = ["loop", "slots", "executor", "dask", "dask-lean", "ray", "mpi"]
+    parts = ["models", "pauses", "scale", "idle"]
     parser.add_argument("--on", nargs="+", choices=kinds, default=kinds)
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
     parser.add_argument("--contend", help=argparse.SUPPRESS)
@@ -261,6 +315,8 @@ def main() -> None:
         contest("pauses", [kind for kind in kinds if kind != "loop"], options.items, options)
     if "scale" in options.parts:
         scale(options.items)
+    if "idle" in options.parts:
+        idle()
 
 
 if __name__ == "__main__":
