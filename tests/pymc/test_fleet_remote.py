@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import fleet_cases as cases
+import object_servers
 import pytest
+from selection import thorough
 from user_scripts import run_script
 
 import synkhronos as synk
@@ -181,55 +183,50 @@ def test_map_at_addresses(tmp_path: Path) -> None:
         Folder(local)
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(300)
-def test_a_server_of_s3(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", thorough("s3", "gs"))
+def test_a_server_of_objects(kind: str, tmp_path: Path) -> None:
     """With a pool and with slots; a stranger's pickle does not run."""
-    pytest.importorskip("s3fs", reason="its driver")
-    pytest.importorskip("moto", reason="a server of S3's protocol")
+    for package in object_servers.PACKAGES[kind]:
+        pytest.importorskip(package, reason="scripts/test --all installs it")
     text = """
-        import os, pickle, sys
+        import pickle, sys
         from concurrent.futures import ThreadPoolExecutor
         sys.path.insert(0, sys.argv[1])
-        import fleet_cases as cases, fsspec, synkhronos as synk
-        from moto.server import ThreadedMotoServer
-
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-        server.start()
-        host, port = server.get_host_and_port()
-        os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
-        fsspec.config.conf["s3"] = {"endpoint_url": f"http://{host}:{port}"}
-        system = fsspec.filesystem("s3")
-        system.mkdir("bucket")
-        items = {str(i): i for i in range(40)}
-        with ThreadPoolExecutor(1) as pool:
-            first = synk.pymc.map(
-                cases.slow, dict.fromkeys("abc", 0.0), folder="s3://bucket/fits", on=pool
-            )
-        assert dict(first) == dict.fromkeys("abc", 0.0), first
-        names = {name.rpartition("/")[2] for name in system.ls("bucket/fits", detail=False)}
-        assert len(names) == 5, names
-        again = synk.pymc.map(
-            cases.slow, dict.fromkeys("abcd", 0.0), folder="s3://bucket/fits", cores=1
-        )
-        assert dict(again) == dict.fromkeys("abcd", 0.0)
+        import fleet_cases as cases, object_servers, synkhronos as synk
 
         class Evil:
             def __reduce__(self):
                 return print, ("a stranger's code",)
 
-        [place, *_] = [n for n in system.ls("bucket/fits", detail=False) if n.endswith(".fit")]
-        code, head, _ = system.cat_file(place).split(b"\\n", 2)
-        system.pipe_file(place, b"\\n".join([code, head, pickle.dumps(Evil())]))
-        try:
-            synk.pymc.map(cases.slow, dict.fromkeys("abcd", 0.0), folder="s3://bucket/fits")
-        except synk.InputError as exc:
-            assert "is not signed" in str(exc)
-        else:
-            raise AssertionError("it was read")
-        server.stop()
+        kind = sys.argv[2]
+        address = f"{kind}://bucket/fits"
+        with object_servers.opened(kind) as system:
+            with ThreadPoolExecutor(1) as pool:
+                first = synk.pymc.map(
+                    cases.slow, dict.fromkeys("abc", 0.0), folder=address, on=pool
+                )
+            assert dict(first) == dict.fromkeys("abc", 0.0), first
+            names = {name.rpartition("/")[2] for name in system.ls("bucket/fits", detail=False)}
+            assert len(names) == 5, names
+            again = synk.pymc.map(
+                cases.slow, dict.fromkeys("abcd", 0.0), folder=address, cores=1
+            )
+            assert dict(again) == dict.fromkeys("abcd", 0.0)
+            synk.pymc.map(bytes, {"large": 900_000, "e": 0}, folder=f"{kind}://bucket/bytes")
+            large = synk.pymc.map(bytes, {"large": 900_000}, folder=f"{kind}://bucket/bytes")
+            assert large["large"] == bytes(900_000)
+            place = next(n for n in system.ls("bucket/fits", detail=False) if n.endswith(".fit"))
+            code, head, _ = system.cat_file(place).split(b"\\n", 2)
+            system.pipe_file(place, b"\\n".join([code, head, pickle.dumps(Evil())]))
+            try:
+                synk.pymc.map(cases.slow, dict.fromkeys("abcd", 0.0), folder=address)
+            except synk.InputError as exc:
+                assert "is not signed" in str(exc)
+            else:
+                raise AssertionError("it was read")
         print("as it must be")
     """
-    printed = run_script(tmp_path, text, str(Path(cases.__file__).parent))
+    printed = run_script(tmp_path, text, str(Path(cases.__file__).parent), kind)
     assert "as it must be" in printed
     assert "a stranger's code" not in printed
