@@ -12,6 +12,9 @@ NUMBA = Library(
             "numba.core.codegen:JITCodeLibrary JITCodeLibrary._finalize_final_module",
             "numba.core.compiler:Compiler Compiler.compile_extra",
         ),
+        "loops of a function take up to a quarter longer": (
+            "numba.core.codegen:JITCodeLibrary._optimize_final_module",
+        ),
         "products with matrices of data take up to a third longer": (
             "numba.core.base:BaseContext BaseContext.make_constant_array",
         ),

@@ -14,6 +14,7 @@ import pytensor.tensor as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core.codegen import JITCodeLibrary
 from numba.core.registry import cpu_target
 from pytensor.graph.basic import Apply
 from pytensor.tensor.basic import Split
@@ -77,6 +78,22 @@ def test_a_function_calls_its_own_copies_of_others():
     )
     assert kinds == {"internal", "external"}
     assert "linkonce_odr" in before
+
+
+def test_a_function_is_optimised_again_after_others_were_inlined(monkeypatch):
+    """As in PyTensor's linker, which compiles it twice."""
+    optimise, of = JITCodeLibrary._optimize_final_module, []
+
+    def noted(library):
+        of.append(library.name)
+        optimise(library)
+
+    monkeypatch.setattr(JITCodeLibrary, "_optimize_final_module", noted)
+    called = numba.njit(lambda number: 3 * steps_to_one(number))
+    found = LeanLinker().jit_compile((called, None))
+    assert found(9) == 9
+    [result] = found.overloads.values()
+    assert of.count(result.library.name) == 2
 
 
 DATA = [np.arange(float(length)) for length in (3, 130, 7, 1001)]

@@ -60,7 +60,8 @@ class LeanLinker(NumbaLinker):
                 source = function.py_func
                 # its temporary file would be part of the name of the cached machine code
                 source.__code__ = source.__code__.replace(co_filename="<graph>")
-                CACHED_SRC_FUNCTIONS[source] = f"synkhronos_{key}_fastmath{fast}_border{BORDER}"
+                name = f"synkhronos_{key}_fastmath{fast}_border{BORDER}_twice"
+                CACHED_SRC_FUNCTIONS[source] = name
             return function, key
         return super().fgraph_convert(fgraph, *args, **kwargs)
 

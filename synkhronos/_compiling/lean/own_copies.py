@@ -19,7 +19,16 @@ _ENVIRONMENT = "_ZN08NumbaEnv"  # the prefix of the names of environments
 
 
 class _OwnCopies(JITCodeLibrary):  # type: ignore[misc]
-    """The machine code of a function, whose copies of other functions are its own."""
+    """The machine code of a function, whose copies of other functions are its own.
+
+    LLVM optimises it twice: the second time it finds more in the loops that were inlined the first
+    time. A mixture of 1,000 rows takes 29 us so, and 36 with one pass. PyTensor's linker compiles a
+    graph's function twice, with the same effect, and for longer.
+    """
+
+    def _optimize_final_module(self) -> None:
+        for _ in range(2):
+            super()._optimize_final_module()
 
     def _finalize_final_module(self) -> None:
         for function in NUMBA.of(self, "_final_module").functions:
