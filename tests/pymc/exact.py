@@ -35,8 +35,10 @@ _STABLE = Mode("py", RewriteDatabaseQuery(include=["canonicalize", "stabilize"])
 _LARGEST = 10**400  # of an exponent
 
 
-def truth(model: pm.Model) -> Callable[[Mapping[str, np.ndarray]], tuple[float, np.ndarray] | None]:
-    """A function: (log-density, gradient) at a point; None if `DIGITS` do not settle it.
+def truth(
+    model: pm.Model, each: Sequence[int] = DIGITS
+) -> Callable[[Mapping[str, np.ndarray]], tuple[float, np.ndarray] | None]:
+    """A function: (log-density, gradient) at a point; None if so many digits do not settle it.
 
     The gradient comes from differences of the value if its graph has an operation that is not
     computed here. NotImplementedError is raised if the value's own graph has one.
@@ -47,7 +49,7 @@ def truth(model: pm.Model) -> Callable[[Mapping[str, np.ndarray]], tuple[float, 
     def at(point: Mapping[str, np.ndarray]) -> tuple[float, np.ndarray] | None:
         given = {v: np.asarray(point[v.name], v.type.dtype) for v in model.value_vars}
         before = None
-        for digits in DIGITS:
+        for digits in each:
             try:
                 found = _rounded([value, *slopes], given, digits)
             except NotImplementedError:
@@ -237,6 +239,14 @@ def _exp(x: Any) -> Any:
     return mp.exp(x) if not abs(x) > _LARGEST else mp.inf if x > 0 else mp.mpf(0)
 
 
+def _expm1(x: Any) -> Any:
+    return mp.expm1(x) if abs(x) < 1 else _exp(x) - 1
+
+
+def _log1p(x: Any) -> Any:
+    return mp.log1p(x) if abs(x) < 1 else _log(1 + x)
+
+
 def _log(x: Any) -> Any:
     return mp.log(x) if x > 0 else -mp.inf if x == 0 else mp.nan
 
@@ -273,12 +283,12 @@ _OF_NUMBERS: dict[str, Callable[..., Any]] = {
     "Sqr": lambda x: x * x,
     "Sqrt": lambda x: mp.sqrt(x) if x >= 0 else mp.nan,
     "Exp": _exp,
-    "Expm1": lambda x: _exp(x) - 1,
+    "Expm1": _expm1,
     "Log": _log,
-    "Log1p": lambda x: _log(1 + x),
-    "Log1mexp": lambda x: _log(1 - _exp(x)),
+    "Log1p": _log1p,
+    "Log1mexp": lambda x: _log(-_expm1(x)) if x > -1 else _log1p(-_exp(x)),
     "Sigmoid": lambda x: 1 / (1 + _exp(-x)),
-    "Softplus": lambda x: _log(1 + _exp(x)),
+    "Softplus": lambda x: _log1p(_exp(x)),
     "Tanh": mp.tanh,
     "GammaLn": _gammaln,
     "Psi": _psi,

@@ -53,6 +53,17 @@ def make_model(data) -> pm.Model:
 """
 
 
+LOST = """
+import numpy as np
+import pymc as pm
+
+with pm.Model() as model:
+    seen = np.arange(1.0, 9.0)
+    time = pm.Exponential.dist(lam=1 / pm.Exponential("scale", 1.0))
+    pm.Censored("y", time, lower=None, upper=np.where(seen > 4, seen, 9.0), observed=seen)
+"""
+
+
 @pytest.fixture
 def catalogue(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
@@ -104,6 +115,33 @@ def test_what_counts_as_a_difference(catalogue: ModuleType) -> None:
     assert "gradient by 1e-05" in catalogue.difference((5.0, one), (5.0, one + 1e-5))
 
 
+def test_which_of_two_is_nearer_to_the_true_value(catalogue: ModuleType) -> None:
+    one, inf, nan = np.ones(2), np.inf, np.nan
+    nearer = catalogue.is_nearer
+    assert nearer((-inf, nan * one), (3.0, one), (3.0, one))
+    assert nearer((5.1, one), (5.05, one), (5.0, one))
+    assert nearer((5.1, one), (5.1001, one), (5.0, one))
+    assert not nearer((5.05, one), (5.1, one), (5.0, one))
+    assert not nearer((-inf, one), (3.0, nan * one), (3.0, one))  # without a gradient
+    assert not nearer((-inf, one), (nan, one), (3.0, one))
+    assert not nearer((5.1, one), (5.0, nan * one), (5.0, nan * one))  # plain has one
+    assert not nearer((5.1, one), (5.0, 1.1 * one), (5.0, nan * one))
+    assert nearer((5.1, one), (5.0, one), (5.0, nan * one))
+    assert not nearer((-inf, one), (3.0, one), None)
+    assert not nearer((3.0, one), (-inf, one), (-inf, one))  # beyond the largest number
+
+
+@pytest.mark.thorough  # compiles
+@pytest.mark.timeout(300)
+def test_a_true_value_that_plain_loses(catalogue: ModuleType, tmp_path: Path) -> None:
+    """The logarithm of what a probability near 1 leaves."""
+    (tmp_path / "lost.py").write_text(LOST)
+    found = catalogue.child(tmp_path / "lost.py", "lost", 0, ["default"], [10.0])
+    assert found["outcome"] == "nearer", found["why"]
+    assert "x10: value" in found["why"]
+    assert "for -inf, true " in found["why"]
+
+
 @pytest.mark.thorough  # compiles
 @pytest.mark.timeout(300)
 def test_sunspots_have_a_gradient_wherever_plain_has_one(catalogue: ModuleType) -> None:
@@ -119,6 +157,7 @@ def test_where_models_differ_is_counted_apart(catalogue: ModuleType) -> None:
         "[mode default] near 0: value 3.0 for 2.0; x40: value nan for 2.0": "near the start",
         "[mode default] x40: value nan for 2.5; x300: value 3.5 for 3.0": one,
         "[mode default] x40: value 3 for -inf": one,
+        "[mode default] x40: value 3.5 for 3.0, true 3.2": "far out, other values",
         "[mode default] x300: gradient not finite": one,
         "[mode default] x300: value 3.5 for 3.0": "far out, other values",
         "[mode default] x300: value inf for nan": "far out, other values",

@@ -96,6 +96,7 @@ def test_the_table_and_its_numbers(bench: ModuleType, found: list[Any]) -> None:
         "models": 4,
         "that plain evaluates": 3,
         "equal": 2,
+        "nearer to the true value": 0,
         "not equal: near the start": 0,
         "not equal: far out, one has no number": 1,
         "not equal: far out, other values": 0,
@@ -105,6 +106,22 @@ def test_the_table_and_its_numbers(bench: ModuleType, found: list[Any]) -> None:
         "beside stanli": 1,
         "ahead of stanli": 1,
     }
+
+
+def test_a_model_that_is_nearer_to_the_true_value_is_counted_apart(
+    bench: ModuleType, found: list[Any]
+) -> None:
+    """It is neither equal nor one that differs."""
+    made = results(bench, found)
+    key = bench.Step(found[2], "gradient").key
+    made[key] |= {"outcome": "nearer", "why": "[mode default] x40: value 3 for -inf, true 3 "}
+    rows = bench.table(found, made)
+    assert rows[2]["equal"] == "nearer to the true value: x40: value 3 for -inf, true 3"
+    numbers = bench.summary(rows)
+    assert (numbers["equal"], numbers["nearer to the true value"]) == (2, 1)
+    assert sum(v for k, v in numbers.items() if k.startswith("not equal")) == 0
+    assert "those of 1 more are nearer" in " ".join(bench.paragraph(rows).split())
+    assert "are nearer" not in bench.paragraph(rows[:2])
 
 
 def test_readme_gets_the_numbers(bench: ModuleType, found: list[Any]) -> None:
@@ -144,13 +161,18 @@ def test_steps_end_in_time_and_leave_no_process(
         "b": lambda: time.sleep(60),
         "c": lambda: os.kill(os.getpid(), 9),
     }
-    monkeypatch.setattr(bench.Step, "run", lambda step: works[step.entry.name]())
+
+    def run(step: Any, tell: Callable[[str], object]) -> Any:
+        tell(f"{step.entry.name} is made")
+        return works[step.entry.name]()
+
+    monkeypatch.setattr(bench.Step, "run", run)
     args = argparse.Namespace(gigabytes=8, seconds=2.0)
     steps = [bench.Step(entry, "gradient") for entry in found[:3]]
     told = {each.pop("key"): each for each in bench.measured(steps, 1, math.inf, args)}
     assert told == {
         "posteriordb a gradient": {"seconds": 1.0},
-        "posteriordb b gradient": {"failed": "no result in time"},
-        "posteriordb c gradient": {"failed": "it ended with status -9"},
+        "posteriordb b gradient": {"failed": "no result in time: b is made"},
+        "posteriordb c gradient": {"failed": "it ended with status -9: c is made"},
     }
     assert list(bench.measured(steps, 1, time.monotonic() - 1, args)) == []
