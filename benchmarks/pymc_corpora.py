@@ -127,7 +127,9 @@ def by_nutpie(contender: str, model: Any, start: Any) -> Callable[[], object]:
 
     nutpie.sample = reached
     try:
-        sampler(contender)(model=model, cores=1, **GIVEN, **QUIET)
+        # a choice of the metric, for which ours samples, is no part of this
+        given = {**GIVEN, **QUIET, **({"adaptation": "diag"} if contender == OURS else {})}
+        sampler(contender)(model=model, cores=1, **given)
     except ReachedError as found:
         compiled = found.compiled
     else:

@@ -284,7 +284,7 @@ def test_graphs_without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.warns(synk.VersionWarning, match="kept for later runs"),
         pytest.raises(keys.Unkeyed, match="code of operations"),
     ):
-        keys._numba_code()
+        keys.numba_code()
 
 
 def test_jax_without_private_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,10 +41,11 @@ from synkhronos._libraries.pytensor import PYTENSOR
 
 _BYTES = 20  # of a digest
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
-_PACKAGE = "synkhronos"
+PACKAGE = "synkhronos"
 _VERSIONS = (*("numpy", "scipy", "pytensor", "pymc", "numba", "llvmlite", "nutpie"), "pytensor-ml")
-_BY_NAME = {_PACKAGE, "builtins", *(n.replace("-", "_") for n in _VERSIONS)}
-_BY_NAME |= sys.stdlib_module_names - {"__main__"}
+# packages whose versions are a part of keys
+VERSIONED = frozenset({PACKAGE, *(n.replace("-", "_") for n in _VERSIONS)})
+_BY_NAME = VERSIONED | {"builtins"} | (sys.stdlib_module_names - {"__main__"})
 # what a class has, whoever wrote it, and what changes no code
 _OF_ANY_CLASS = {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__"}
 _OF_ANY_CLASS |= {"__firstlineno__", "__static_attributes__", "_abc_impl", "__annotations__"}
@@ -72,6 +73,9 @@ _OF_PROCESSORS |= {f"CPU {each}" for each in _OF_ARM}
 
 class Registry(Protocol):
     """A function of `functools.singledispatch`."""
+
+    @property
+    def registry(self) -> Mapping[type, object]: ...
 
     def dispatch(self, kind: type) -> object: ...
 
@@ -103,7 +107,7 @@ def graph_key(
     ------
     Unkeyed
     """
-    return _key([machine()], inputs, outputs, more, registries)
+    return key_by(Contents(registries), [machine()], inputs, outputs, more)
 
 
 def portable_key(inputs: Sequence[Variable], outputs: Sequence[Variable], *more: object) -> str:
@@ -113,17 +117,22 @@ def portable_key(inputs: Sequence[Variable], outputs: Sequence[Variable], *more:
     ------
     Unkeyed
     """
-    return _key([], inputs, outputs, more)
+    return key_by(Contents(), [], inputs, outputs, more)
 
 
-def _key(
+def key_by(
+    contents: Contents,
     before: Sequence[object],
     inputs: Sequence[Variable],
     outputs: Sequence[Variable],
     more: Sequence[object],
-    registries: Sequence[Registry] = (),
 ) -> str:
-    contents = _Contents(registries)
+    """The key of a graph, and of more, by the digests that `contents` makes.
+
+    Raises
+    ------
+    Unkeyed
+    """
     try:
         return contents.of((*before, contents.graph(inputs, outputs, True), *more)).hex()
     except RecursionError:
@@ -133,7 +142,7 @@ def _key(
 def machine() -> str:
     """Versions, the processor and flags of PyTensor, on which compiled code depends too."""
     flags = [str(getattr(pytensor.config, name, None)) for name in _FLAGS]
-    return _digested("machine", [repr((_versions(), _processor(), flags)).encode()]).hex()
+    return digested("machine", [repr((_versions(), _processor(), flags)).encode()]).hex()
 
 
 def version(name: str) -> str | None:
@@ -175,7 +184,7 @@ def _versions() -> tuple[object, ...]:
     found: list[object] = [sys.version, sys.implementation.cache_tag, sys.platform]
     found += [platform.machine(), _of_c()]
     found += [(name, version(name)) for name in _VERSIONS]
-    return (*found, *map(_sources, [sys.modules[_PACKAGE].__path__[0], *_checkouts()]))
+    return (*found, *map(sources_in, [sys.modules[PACKAGE].__path__[0], *_checkouts()]))
 
 
 def _of_c() -> str | None:
@@ -196,7 +205,7 @@ def _checkouts() -> Iterator[str]:
                     yield folder
 
 
-def _sources(top: str) -> str:
+def sources_in(top: str) -> str:
     """A digest of a package's files: a checkout that is edited has other code."""
     folders = [top]
     found = []
@@ -211,7 +220,7 @@ def _sources(top: str) -> str:
                         folders.append(each.path)
         except OSError as exc:
             raise Unkeyed(f"{folder} cannot be read: {exc.strerror}") from None
-    return _digested("sources", [repr(sorted(found)).encode()]).hex()
+    return digested("sources", [repr(sorted(found)).encode()]).hex()
 
 
 @functools.cache
@@ -270,7 +279,7 @@ def _stamp(path: str) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-class _Contents:
+class Contents:
     """The contents of objects, as digests."""
 
     def __init__(self, registries: Sequence[Registry] = ()) -> None:
@@ -320,45 +329,45 @@ class _Contents:
             number += 1
             given = b"".join(places[v] for v in node.inputs)
             made = self.of([(v.type, v.name) for v in node.outputs])
-            parts.append(_digested("node", [self.of(node.op), given, made]))
+            parts.append(digested("node", [self.of(node.op), given, made]))
             for at, v in enumerate(node.outputs):
-                places.setdefault(v, _digested("made", [f"{number} {at}".encode()]))
+                places.setdefault(v, digested("made", [f"{number} {at}".encode()]))
         for v in outputs:
             if v not in places:
                 places[v] = self._leaf(v, "leaf", len(places))
-        return _digested("graph", [*parts, b"outputs", *(places[v] for v in outputs)])
+        return digested("graph", [*parts, b"outputs", *(places[v] for v in outputs)])
 
     def _leaf(self, variable: Variable, kind: str, number: int) -> bytes:
-        if _is_a(variable, Constant):
+        if is_a(variable, Constant):
             return self.of(variable)
-        kind = f"{kind} {number} {_is_a(variable, SharedVariable)}"
-        return _digested(kind, [self.of(variable.type), self.of(variable.name)])
+        kind = f"{kind} {number} {is_a(variable, SharedVariable)}"
+        return digested(kind, [self.of(variable.type), self.of(variable.name)])
 
     def _inside(self, value: Any) -> bytes:
         kind = type(value)
         if kind in (tuple, list):
             if _PLAIN.issuperset(map(type, value)):
                 return _plain(kind.__name__, value)
-            return _digested(kind.__name__, map(self.of, value))
+            return digested(kind.__name__, map(self.of, value))
         if isinstance(value, tuple | list):
-            return _digested("sequence", [self.of(kind), *map(self.of, value)])
+            return digested("sequence", [self.of(kind), *map(self.of, value)])
         if isinstance(value, dict):
             return self._mapping(value)
         if isinstance(value, np.ndarray | np.generic):
             return self._array(np.asarray(value))
-        if _is_a(value, Variable):
+        if is_a(value, Variable):
             return self._variable(value)
-        if _is_a(value, AbstractFunctionGraph):
+        if is_a(value, AbstractFunctionGraph):
             return self.graph(value.inputs, value.outputs)
         if isinstance(value, type):
             return self._class(value)
         if isinstance(value, Enum):
-            return _digested("enum", [self.of(kind), self.of(value.name)])
-        if _is_a(value, Op):
+            return digested("enum", [self.of(kind), self.of(value.name)])
+        if is_a(value, Op):
             return self._operation(value)
-        if _is_a(value, Type):
+        if is_a(value, Type):
             parts = [vars(value)[k] for k in sorted(vars(value)) if k not in _OF_TYPES]
-            return _digested("type", [self.of(kind), self.of(parts)])
+            return digested("type", [self.of(kind), self.of(parts)])
         if isinstance(value, Mode):
             linker, found = type(value.linker), self._rewrites(optdb)
             return self.of((kind, linker, value.provided_optimizer, found))
@@ -366,20 +375,20 @@ class _Contents:
 
     def _mapping(self, value: Mapping[Any, object]) -> bytes:
         pairs = sorted((self.of(k), self.of(v)) for k, v in value.items())
-        return _digested("dict", [part for pair in pairs for part in pair])
+        return digested("dict", [part for pair in pairs for part in pair])
 
     def _array(self, value: np.ndarray) -> bytes:
         shape = self.of((value.dtype.str, value.dtype.names, value.shape))
         if value.dtype.hasobject:
-            return _digested("objects", [shape, *map(self.of, value.ravel().tolist())])
-        return _digested("array", [shape, np.ascontiguousarray(value).tobytes()])
+            return digested("objects", [shape, *map(self.of, value.ravel().tolist())])
+        return digested("array", [shape, np.ascontiguousarray(value).tobytes()])
 
     def _variable(self, value: Variable) -> bytes:
         """A variable outside of the graph, such as one that a function names."""
         if value in self._places:
             return self._places[value]
         if isinstance(value, Constant):
-            return _digested("constant", [self.of(value.type), self.of(value.data)])
+            return digested("constant", [self.of(value.type), self.of(value.data)])
         if value.owner is not None:
             return self.graph([], [value])
         if value.name is None:
@@ -400,7 +409,7 @@ class _Contents:
             for name in ("info", "truncate_gradient", "name", "allow_gc"):  # of loops
                 has[name] = getattr(op, name, None)
         more = {name: getattr(op, name, None) for name in _OF_OPERATIONS}
-        return _digested("operation", [self.of(type(op)), self.of(has), self.of(more)])
+        return digested("operation", [self.of(type(op)), self.of(has), self.of(more)])
 
     def _rewrites(self, database: Any) -> list[object]:
         """Rewrites that others have registered, with their tags.
@@ -415,23 +424,21 @@ class _Contents:
                     found += self._rewrites(each) if each.name == tag else []
                     continue
                 if id(each) not in ours:
-                    ours[id(each)] = all(map(_is_of_package, _made_of(each)))
+                    ours[id(each)] = all(map(is_of_package, _made_of(each)))
                 if not ours[id(each)]:
                     found.append((tag, each))
         return found
 
     def _class(self, value: type) -> bytes:
         name = f"{value.__module__}.{value.__qualname__}"
-        if _is_by_name(value):
-            return _digested("class", [name.encode(), *map(self.of, _code_of_others(value))])
-        registered = [_registered(each, value) for each in (*_numba_code(), *self._registries)]
+        if is_by_name(value):
+            return digested("class", [name.encode(), *map(self.of, _code_of_others(value))])
+        registered = [_registered(each, value) for each in (*numba_code(), *self._registries)]
         own = {k: v for k, v in vars(value).items() if k not in _OF_ANY_CLASS}
         own = {k: v for k, v in own.items() if not isinstance(v, types.GetSetDescriptorType)}
         own = {k: v for k, v in own.items() if not isinstance(v, types.MemberDescriptorType)}
         own = {k: v for k, v in own.items() if not k.startswith("_abc_")}
-        return _digested(
-            "class", [name.encode(), *map(self.of, (value.__bases__, own, registered))]
-        )
+        return digested("class", [name.encode(), *map(self.of, (value.__bases__, own, registered))])
 
     def _callable(self, value: Any) -> bytes | None:
         """A function by its code and all that this names; None if it is no function."""
@@ -441,15 +448,15 @@ class _Contents:
             owner = getattr(value, "__self__", None)
             return self.of((type(value), value.__func__, owner))
         if isinstance(value, property):
-            return _digested("property", [self.of((value.fget, value.fset, value.fdel))])
+            return digested("property", [self.of((value.fget, value.fset, value.fdel))])
         if isinstance(value, types.ModuleType):
-            return _digested("module", [value.__name__.encode(), *_version_of(value)])
+            return digested("module", [value.__name__.encode(), *_version_of(value)])
         if isinstance(value, types.BuiltinMethodType) and not _is_of_module(value):
-            return _digested("method", [value.__name__.encode(), self.of(value.__self__)])
-        if _is_by_name(value):
-            return _digested("named", [f"{value.__module__}.{value.__qualname__}".encode()])
+            return digested("method", [value.__name__.encode(), self.of(value.__self__)])
+        if is_by_name(value):
+            return digested("named", [f"{value.__module__}.{value.__qualname__}".encode()])
         if isinstance(value, np.ufunc):
-            return _digested("ufunc", [value.__name__.encode()])
+            return digested("ufunc", [value.__name__.encode()])
         value = getattr(value, "py_func", value)  # of numba's functions
         if not isinstance(value, types.FunctionType):
             return None
@@ -457,28 +464,28 @@ class _Contents:
         cells = [_contents_of(cell) for cell in value.__closure__ or ()]
         named = {n: value.__globals__[n] for n in _names(code) if n in value.__globals__}
         parts = (code, cells, value.__defaults__, value.__kwdefaults__, named, vars(value))
-        return _digested("function", map(self.of, parts))
+        return digested("function", map(self.of, parts))
 
     def _code(self, code: types.CodeType) -> bytes:
         parts = (code.co_code, code.co_consts, code.co_names, code.co_varnames, code.co_freevars)
         numbers = (code.co_flags, code.co_argcount, code.co_kwonlyargcount, code.co_exceptiontable)
-        return _digested("code", map(self.of, (*parts, *numbers)))
+        return digested("code", map(self.of, (*parts, *numbers)))
 
     def _object(self, value: object) -> bytes:
         """Any other object, by what a pickle would make it of again."""
         if isinstance(value, Mapping):  # not by the hash that it may have noted
-            return _digested("mapping", [self.of(type(value)), self._mapping(value)])
+            return digested("mapping", [self.of(type(value)), self._mapping(value)])
         if isinstance(value, Set):  # not by the order of hashes
-            return _digested("set", [self.of(type(value)), *sorted(map(self.of, value))])
+            return digested("set", [self.of(type(value)), *sorted(map(self.of, value))])
         try:
             made: object = value.__reduce_ex__(4)
         except Exception as exc:
             raise Unkeyed(f"an object of {type(value)} has no key: {exc}") from None
         if isinstance(made, str):
-            return _digested("named", [self.of(type(value)), made.encode()])
+            return digested("named", [self.of(type(value)), made.encode()])
         assert isinstance(made, tuple)
         listed = [None if each is None else list(each) for each in made[3:]]
-        return _digested("object", map(self.of, (*made[:3], *listed)))
+        return digested("object", map(self.of, (*made[:3], *listed)))
 
 
 def _plain(kind: str, value: object) -> bytes:
@@ -487,12 +494,12 @@ def _plain(kind: str, value: object) -> bytes:
     ).digest()
 
 
-def _is_a(value: object, kind: type) -> bool:
+def is_a(value: object, kind: type) -> bool:
     """As `isinstance`, which asks all operations for their subclasses where a class is new."""
     return kind in type(value).__mro__
 
 
-def _digested(kind: str, parts: Iterable[bytes]) -> bytes:
+def digested(kind: str, parts: Iterable[bytes]) -> bytes:
     found = blake2b(kind.encode(), digest_size=_BYTES)
     for part in parts:
         found.update(len(part).to_bytes(8))
@@ -509,15 +516,15 @@ def _made_of(rewriter: Any) -> Iterable[object]:
             yield from _made_of(each)
 
 
-def _is_of_package(value: object) -> bool:
+def is_of_package(value: object) -> bool:
     module = getattr(value, "__module__", None)
     return isinstance(module, str) and module.partition(".")[0] in _BY_NAME
 
 
-def _is_by_name(value: object) -> bool:
+def is_by_name(value: object) -> bool:
     """Whether a class or a function is importable from a package whose version is known."""
     name = getattr(value, "__qualname__", None)
-    if not isinstance(name, str) or not _is_of_package(value):
+    if not isinstance(name, str) or not is_of_package(value):
         return False
     found: object = sys.modules.get(value.__module__)
     for part in name.split("."):
@@ -567,14 +574,14 @@ def _code_of_others(kind: type) -> list[object]:
     dispatch takes longer than the rest of a small graph's key: it asks all abstract classes whether
     this one counts as theirs, and there are none for operations.
     """
-    if not issubclass(kind, Op) or not PYTENSOR.is_imported("numba_funcify"):
+    if Op not in kind.__mro__ or not PYTENSOR.is_imported("numba_funcify"):
         return []
-    known = [each.registry for each in _numba_code()]
+    known = [each.registry for each in numba_code()]
     of_bases = [[those[base] for base in kind.__mro__[:-1] if base in those] for those in known]
-    return [found[0] for found in of_bases if found and not _is_of_package(found[0])]
+    return [found[0] for found in of_bases if found and not is_of_package(found[0])]
 
 
-def _numba_code() -> tuple[Any, ...]:
+def numba_code() -> tuple[Any, ...]:
     """Where numba's code of operations is registered."""
     names = ("numba_funcify_and_cache_key", "numba_funcify_default_op_cache_key", "numba_funcify")
     with optional_gain():

@@ -39,14 +39,22 @@ def import_nutpie() -> None:
     ImportError
         nutpie cannot be imported.
     """
-    try:
-        since_1 = int(version("arviz").partition(".")[0]) >= 1  # its functions are arviz_base's
-    except PackageNotFoundError:
-        since_1 = False
-    if not since_1 or {"nutpie", "arviz"} & sys.modules.keys():
-        with numba_late():
-            import_module("nutpie")
+    if {"nutpie", "arviz"}.isdisjoint(sys.modules) and _has_own_packages():
+        _import_without_arviz()
         return
+    with numba_late():
+        import_module("nutpie")
+
+
+def _has_own_packages() -> bool:
+    """Whether ArviZ's functions are those of `arviz_base`."""
+    try:
+        return int(version("arviz").partition(".")[0]) >= 1
+    except PackageNotFoundError:
+        return False
+
+
+def _import_without_arviz() -> None:
     late = sys.modules["arviz"] = _LateArviz("arviz")
     try:
         with numba_late():

@@ -30,7 +30,7 @@ class Estimate:
     def __init__(
         self, model: Model, dim: str | None, declared: Declared, kept: KeptModel | None = None
     ) -> None:
-        self._model, self._asked = model, (dim, declared, kept and kept.graphs.terms)
+        self._model, self._asked, self._kept = model, (dim, declared), kept
         # the model was read with these
         self.options = dim, declared.kinds, declared.names, _dims(model, dim)
         known = kept and kept.recall("estimate", *self.options)
@@ -44,7 +44,7 @@ class Estimate:
     def reading(self) -> Reading:
         """The terms and the rest. The model is read now if it was known before."""
         with untraced():
-            return read(self._model, *self._asked)
+            return read(self._model, *self._asked, self._kept and self._kept.graphs.terms)
 
     def _read(self) -> tuple[str, int, float]:
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,33 +27,46 @@ from synkhronos._compiling.kept.keys import Unkeyed, graph_key
 log = logging.getLogger("synkhronos")
 
 
+@dataclass(frozen=True)
+class Noted:
+    """A note on the graphs of a model.
+
+    Attributes
+    ----------
+    key : str
+    start : str
+        The key of the initial point that the model has by itself.
+    shared : list of SharedVariable
+    """
+
+    key: str
+    start: str
+    shared: list[SharedVariable]
+
+
 class Graphs:
     """A model's log-density and the variables of its draws, as graphs of the point.
+
+    They are made at once, unless the key is noted.
 
     Attributes
     ----------
     model : pymc.Model
-    terms : list of Variable or None
-        The log-densities of its variables and Potentials, as `pymc.Model.logp` gives them; None if
-        the model has another log-density than PyMC's.
-    value : TensorVariable
-        The log-density.
     shared : list of SharedVariable
         The data that these graphs read, in the order in which they read them; also arrays that are
         constants of them.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, noted: Noted | None = None) -> None:
         self.model = model
         self._replaced = vars(model).get("logp")  # the model's own, or that of `fast`
-        self.terms: list[Variable] | None = None
-        if self._replaced is None:
-            self.terms = type(model).logp(model, sum=False)
-        self.value = model.logp() if self.terms is None else sum_of(model, self.terms)
+        self._key: str | Unkeyed
+        if noted is not None:
+            self._key, self._own_start, self.shared = noted.key, noted.start, noted.shared
+            return
         drawn = model.unobserved_value_vars
         found = lifted([self.value, *drawn])
         self.shared = [v for v in graph_inputs(found) if isinstance(v, SharedVariable)]
-        self._key: str | Unkeyed
         try:
             _refuse_random(self.shared)
             self._key = graph_key(
@@ -66,6 +81,20 @@ class Graphs:
         except Unkeyed as exc:
             log.debug("the model is compiled as it is, and not kept: %s", exc)
             self._key = exc
+
+    @cached_property
+    def terms(self) -> list[Variable] | None:
+        """The log-densities of its variables and Potentials, as `pymc.Model.logp` gives them.
+
+        None if the model has another log-density than PyMC's.
+        """
+        model = self.model
+        return type(model).logp(model, sum=False) if self._replaced is None else None
+
+    @cached_property
+    def value(self) -> TensorVariable:
+        """The log-density."""
+        return self.model.logp() if self.terms is None else sum_of(self.model, self.terms)
 
     @property
     def key(self) -> str:
@@ -89,13 +118,20 @@ class Graphs:
 
     def initial_key(self, overrides: Mapping[Any, Any] | None) -> str:
         """The key of the graph of the initial point, as nutpie asks for it."""
+        return self._start_of(overrides) if overrides else self._own_start
+
+    @cached_property
+    def _own_start(self) -> str:
+        return self._start_of({})
+
+    def _start_of(self, overrides: Mapping[Any, Any]) -> str:
         model = self.model
         found = make_initial_point_expression(
             free_rvs=model.free_RVs,
             rvs_to_transforms=model.rvs_to_transforms,
             initval_strategies={
                 **model.rvs_to_initial_values,
-                **convert_str_to_rv_dict(model, dict(overrides or {})),
+                **convert_str_to_rv_dict(model, dict(overrides)),
             },
             jitter_rvs=set(model.free_RVs),
         )

@@ -18,7 +18,7 @@ from synkhronos._compiling.kept.keys import Unkeyed, graph_key
 from synkhronos._compiling.lean.mode import without_c
 from synkhronos._compiling.memory import rarely_collected
 from synkhronos._compiling.traces import untraced
-from synkhronos._libraries.library import Library, Replacing, optional_gain, replacing
+from synkhronos._libraries.library import Library, Replacing, optional_gain, replacing, usable
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._density.nutpie import compiled_soon
@@ -37,10 +37,18 @@ def kept_model(model: Model) -> KeptModel | None:
         return None
     try:
         with untraced(), rarely_collected():
-            return KeptModel(Graphs(model), folder)
+            return KeptModel(_graphs_of(model, folder), folder)
     except Exception as exc:  # PyMC says what is wrong with a model when it samples it
         log.debug("the model is compiled as it is, and not kept: %s", exc)
         return None
+
+
+def _graphs_of(model: Model, folder: Folder) -> Graphs:
+    if not usable("synkhronos.pymc._kept.written"):
+        return Graphs(model)
+    from synkhronos.pymc._kept.written import graphs_of
+
+    return graphs_of(model, folder)
 
 
 class KeptModel:

@@ -29,11 +29,8 @@ from synkhronos._libraries.pymc import (
     fgraph_from_model,
     model_from_fgraph,
 )
+from synkhronos.pymc._kept.written import REGISTRIES
 from synkhronos.pymc._reading.models import initial_values_of, without_initial_values
-
-# Where PyMC looks for what it does with a class; of a CustomDist it is what the user gives
-_OF_CLASSES = ("_support_point", "_logprob", "_logcdf", "_logccdf", "_icdf")
-REGISTRIES = tuple(PYMC.get(name) for name in _OF_CLASSES)
 
 # What takes integers as numbers. Elsewhere they may be shapes, which graphs are built by.
 _TAKES_NUMBERS = (Elemwise, Dot, AdvancedSubtensor, ModelObservedRV)
