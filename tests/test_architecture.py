@@ -64,10 +64,13 @@ ONLY_IN = {
         *("interop._jax", "interop._keras", "interop._onnx"),
     ),
     "numba": (
-        *("_compiling.loops", "_compiling.lean", "_compiling.vectorised.code"),
-        *("pymc._density.numba", "nn._numba", "ops._numba"),
+        *("_backends.small_sums", "_compiling.loops", "_compiling.lean"),
+        *("_compiling.vectorised.code", "pymc._density.numba", "nn._numba", "ops._numba"),
     ),
-    "llvmlite": ("_compiling.kept", "_compiling.lean", "_compiling.vectorised.real"),
+    "llvmlite": (
+        *("_backends.small_sums", "_compiling.kept", "_compiling.lean"),
+        "_compiling.vectorised.real",
+    ),
     "cloudpickle": ("_transport.serialization",),
     "pickle": ("_compiling.kept.pickles", "_transport.serialization"),
     "pytest": ("testing.plugin",),

@@ -11,6 +11,7 @@ import pytest
 from modes import FAST
 
 import synkhronos as synk
+from synkhronos._transport.communicators import shared_memory
 from synkhronos._transport.communicators.board import Board
 from synkhronos._transport.shared_state import ordered_words, waiting
 from synkhronos._transport.shared_state.ordered_words import FencedWords, fence, ordered
@@ -42,7 +43,7 @@ def fences(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append("fence")
         fence()
 
-    for module in (ordered_words, waiting):
+    for module in (ordered_words, waiting, shared_memory):
         monkeypatch.setattr(module, "IS_ORDERED", False)
     monkeypatch.setattr(ordered_words, "fence", noted)
     return seen

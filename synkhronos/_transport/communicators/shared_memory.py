@@ -36,6 +36,8 @@ from synkhronos._transport.communicators.communicator import (
     Weights,
 )
 from synkhronos._transport.shared_state.control_words import (
+    ASLEEP,
+    BARRIER,
     MANIFEST,
     MANIFEST_SLOT_BYTES,
     MANIFEST_SLOTS,
@@ -44,11 +46,17 @@ from synkhronos._transport.shared_state.control_words import (
     SMALL_BUFFERS,
 )
 from synkhronos._transport.shared_state.node import Node
+from synkhronos._transport.shared_state.ordered_words import IS_ORDERED
 
 _SUM, _add = Reduction.SUM, np.add  # a look-up takes longer
 _LINE = 64  # bytes; chunks begin on cache lines
 _WHOLE_BELOW = 1 << 11  # bytes: a smaller array is not cut; members take such arrays in turn
 _SMALL_ALIGN = 16  # bytes; the checksum and one small array share a cache line
+# Sums of one small array after which compiled code is loaded, which takes 0.1 s. The first time on
+# a machine it is compiled, in a second.
+_COMPILE_AFTER = 10_000
+_COMPILED_BYTES = 1 << 10  # up to which Python takes longer than the numbers
+_LOOKS_COMPILED = 16  # for each look in Python
 _VOID = -1  # a checksum of no arrays: others are CRCs, which are not negative
 _KEEP = 64  # manifests and plans that are kept
 _DTYPES = {np.dtype(c).num: np.dtype(c) for c in "?bBhHiIlLqQefdgFDG"}
@@ -75,6 +83,7 @@ class _SmallArrays:
     refs: tuple[weakref.ref[np.ndarray], ...]
     signature: Signature
     plans: list[_SmallPlan | None]  # for both buffers
+    sums: int = 0  # so far
 
 
 @dataclass
@@ -101,8 +110,11 @@ class SharedMemory(Communicator):
         self._words = node.words.of
         self._mine = node.words.of[node.rank]
         self._manifest_table = node.words.bytes[node.rank][MANIFEST_TABLE:SMALL_BUFFERS].cast("q")
+        self._others = [r for r in range(node.size) if r != node.rank]
         self._number = 0
         self._manifests: dict[int | tuple[int, ...], _Manifest] = {}
+        # by the `id` of a vector: what makes its sums over all members in compiled code
+        self._repeated: dict[int, tuple[weakref.ref[np.ndarray], Callable[[Arrays], None]]] = {}
         self._small_arrays: dict[int | tuple[int, ...], _SmallArrays] = {}
         self._seen: dict[tuple[int, int], list[np.ndarray]] = {}
         self._staging: np.ndarray | None = None
@@ -369,6 +381,11 @@ class SharedMemory(Communicator):
         members: Members = None,
         starting: Callable[[], None] | None = None,
     ) -> None:
+        if op is _SUM and members is None and starting is None and len(arrays) == 1:
+            repeated = self._repeated.get(id(arrays[0]))
+            if repeated is not None and repeated[0]() is arrays[0] and arrays[0].flags.writeable:
+                repeated[1](arrays)
+                return
         if members is not None and len(members) == self.size:
             members = None
         self._node.step(members)
@@ -377,6 +394,10 @@ class SharedMemory(Communicator):
         key, all_meet = _key(arrays), members is None
         small_set = self._small_arrays.get(key) if all_meet else None
         if small_set is not None and _same(small_set.refs, arrays):
+            if op is _SUM and starting is None:
+                small_set.sums += 1
+                if small_set.sums == _COMPILE_AFTER:
+                    self._compile(small_set, arrays)
             self._reduce_small(small_set, arrays, op, weights, starting)
             return
         known = self._manifests.get(key)
@@ -470,9 +491,20 @@ class SharedMemory(Communicator):
         plan.my_checksum[0] = small_set.checksum
         self._mine[MANIFEST] = 0  # a member with large arrays finds none here
         self._node.enter()
+        self._add_small(plan, small_set.checksum, arrays, op, weights, starting)
+
+    def _add_small(
+        self,
+        plan: _SmallPlan,
+        checksum: int,
+        arrays: Arrays,
+        op: Reduction,
+        weights: Weights,
+        starting: Callable[[], None] | None,
+    ) -> None:
         # when all have come, and before anything is written: all raise, or none
         for word in plan.others:
-            if word[0] != small_set.checksum:
+            if word[0] != checksum:
                 raise InputError(DIFFER)
         if starting is not None:
             starting()
@@ -484,6 +516,54 @@ class SharedMemory(Communicator):
             total = reduce_block(column, op, weights, out=a)
             if total is not a:
                 a[...] = total
+
+    def _compile(self, small_set: _SmallArrays, arrays: Arrays) -> None:
+        """Let compiled code make the next sums of one small vector, if that is what these are."""
+        a = arrays[0]
+        plain = a.flags.c_contiguous and a.flags.aligned and a.flags.writeable
+        if len(arrays) > 1 or not plain or not 0 < a.nbytes <= _COMPILED_BYTES or not IS_ORDERED:
+            return
+        from synkhronos._backends.small_sums import (
+            DIFFERENT,
+            DTYPES,
+            LATE,
+            Place,
+            Table,
+            address_of,
+        )
+
+        if a.dtype not in DTYPES:
+            return
+        heads = [address_of(head) for head in self._node.words.bytes]
+
+        def table(turn: int) -> Table:
+            start = SMALL_BUFFERS + turn * SMALL_BUFFER_BYTES
+            places = [
+                Place(h + 8 * BARRIER, h + 8 * ASLEEP, h + start, h + start + _SMALL_ALIGN)
+                for h in heads
+            ]
+            mine = heads[self.rank] + 8 * MANIFEST
+            return Table(a, self.rank, self.leader, places, mine, small_set.checksum)
+
+        tables = table(0), table(1)
+        meet_and_sum, at = tables[0].run, [t.address for t in tables]
+        node, arrive, waiter = self._node, self._node.arrive, self._node.waiter
+
+        def again(arrays: Arrays, tables: Any = tables) -> None:  # which keep their words
+            here = arrive()
+            found = meet_and_sum(at[node.turn], here, _LOOKS_COMPILED * waiter.looks)
+            if not found:
+                return
+            if found == LATE:
+                node.pass_entrance(here)
+                plan = self._small_plan(small_set)
+                self._add_small(plan, small_set.checksum, arrays, _SUM, None, None)
+                return
+            waiter.ring(self._others)
+            if found == DIFFERENT:
+                raise InputError(DIFFER)
+
+        _remember(self._repeated, id(a), (small_set.refs[0], again))
 
     def _small_plan(self, small_set: _SmallArrays) -> _SmallPlan:
         turn = self._node.turn

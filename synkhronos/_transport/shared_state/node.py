@@ -128,9 +128,31 @@ class Node:
         word. So what follows may change values in place. The one member calls `before_release`
         just before.
         """
-        entrance = self._entrances.get(members) or self._remember_entrance(members)
-        leads, ranks, awaited = entrance
+        found = self._entrances.get(members) or self._remember_entrance(members)
         self._base = here = self._base + 1
+        self._pass(here, found, before_release)
+
+    def arrive(self) -> int:
+        """As `step`, and the number of its entrance for all, of which other code sets the word."""
+        base = self._base
+        if not self._master_comes or base & _LAST_STEP == _LAST_STEP:
+            self.step()  # raises, or the next line does
+            self._remember(None)
+        self._base = here = ((base >> _COUNT_BITS) + 1 << _COUNT_BITS) + 1
+        self.turn ^= 1
+        return here
+
+    def pass_entrance(self, here: int) -> None:
+        """Go on as `enter` does, at an entrance of `arrive`."""
+        self._pass(here, self._entrances.get(None) or self._remember_entrance(None), None)
+
+    def _pass(
+        self,
+        here: int,
+        entrance: tuple[bool, Sequence[int], Sequence[Any]],
+        before_release: Callable[[], object] | None,
+    ) -> None:
+        leads, ranks, awaited = entrance
         if not leads:
             self._mine[BARRIER] = here
             self.waiter.ring(ranks)
