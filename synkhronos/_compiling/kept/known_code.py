@@ -236,7 +236,7 @@ def refuse_replaced(classes: Iterable[type], modules: Iterable[types.ModuleType]
 @functools.cache
 def _files() -> list[str]:
     """A digest of the files of packages that make graphs."""
-    found = []
+    found: list[str] = []
     for package in _MAKERS:
         spec = find_spec(package)
         found += map(sources_in, (spec and spec.submodule_search_locations) or ())
