@@ -53,17 +53,6 @@ def make_model(data) -> pm.Model:
 """
 
 
-LOST = """
-import numpy as np
-import pymc as pm
-
-with pm.Model() as model:
-    seen = np.arange(1.0, 9.0)
-    time = pm.Exponential.dist(lam=1 / pm.Exponential("scale", 1.0))
-    pm.Censored("y", time, lower=None, upper=np.where(seen > 4, seen, 9.0), observed=seen)
-"""
-
-
 @pytest.fixture
 def catalogue(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
@@ -129,17 +118,6 @@ def test_which_of_two_is_nearer_to_the_true_value(catalogue: ModuleType) -> None
     assert nearer((5.1, one), (5.0, one), (5.0, nan * one))
     assert not nearer((-inf, one), (3.0, one), None)
     assert not nearer((3.0, one), (-inf, one), (-inf, one))  # beyond the largest number
-
-
-@pytest.mark.thorough  # compiles
-@pytest.mark.timeout(300)
-def test_a_true_value_that_plain_loses(catalogue: ModuleType, tmp_path: Path) -> None:
-    """The logarithm of what a probability near 1 leaves."""
-    (tmp_path / "lost.py").write_text(LOST)
-    found = catalogue.child(tmp_path / "lost.py", "lost", 0, ["default"], [10.0])
-    assert found["outcome"] == "nearer", found["why"]
-    assert "x10: value" in found["why"]
-    assert "for -inf, true " in found["why"]
 
 
 @pytest.mark.thorough  # compiles
