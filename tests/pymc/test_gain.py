@@ -96,8 +96,8 @@ def large_groups() -> None:
 def groups_that_can_be_set() -> None:
     """The arrays of the sums are as many inputs of a function that PyTensor compiles."""
     r = np.random.default_rng(4)
-    mu = pm.Normal("b", shape=5)[pm.Data("group", np.arange(1500) % 5)]
-    pm.Normal("y", mu, pm.HalfNormal("sd"), observed=r.normal(size=1500))
+    mu = pm.Normal("b", shape=5)[pm.Data("group", np.arange(1300) % 5)]
+    pm.Normal("y", mu, pm.HalfNormal("sd"), observed=r.normal(size=1300))
 
 
 def groups_of_answers() -> None:

@@ -19,15 +19,19 @@ from synkhronos._compiling.lean.axes import LoopsInOrderOfMemory
 from synkhronos._compiling.lean.convolutions import ConvolutionsOfRows
 from synkhronos._compiling.lean.gathers import GathersByLoops
 from synkhronos._compiling.lean.narrow import WithoutAxesOfOne
+from synkhronos._compiling.lean.number_products import ExponentialsOfNumbers
 from synkhronos._compiling.lean.op import Lean
 from synkhronos._compiling.lean.outer import SumsOfOuterProducts
 from synkhronos._compiling.lean.row_products import ProductsOfChosenRows
+from synkhronos._compiling.vectorised.ratios import Quotients
 from synkhronos._compiling.where import Where
 from synkhronos._libraries.library import tell, usable
 
 TAG = "synkhronos_lean"
 _JOINED = f"{TAG}_exponentials"
 _FLOATS = ("float32", "float64")
+_AFTER_FACTORS = 46.5  # are joined; the graph of a model takes up those of densities at 47
+_BEFORE_FUNCTIONS = 48.3  # are vectorised
 _BEFORE_FUSION = 48.6
 _BEFORE_ELEMENTS = 48.65  # `vectorised` computes short axes over elements at 48.7
 _LAST_BEFORE_FUSION = 48.8
@@ -136,6 +140,7 @@ def register() -> None:
         optdb["specialize"].register(_JOINED, join_alike, TAG)
     for name, kind, position in (
         ("operations", _Replace, _LAST),
+        ("number_products", ExponentialsOfNumbers, _BEFORE_FUNCTIONS),
         ("outer_products", SumsOfOuterProducts, _BEFORE_FUSION),
         ("without_axes", WithoutAxesOfOne, _BEFORE_FUSION),
         ("convolutions", ConvolutionsOfRows, _BEFORE_FUSION),
@@ -145,6 +150,7 @@ def register() -> None:
         ("gathers", GathersByLoops, _BEFORE_INDEXED_LOOPS),
     ):
         optdb.register(f"synkhronos_lean_{name}", kind(tag=TAG), TAG, "numba", position=position)
+    optdb.register("synkhronos_lean_quotients", Quotients(), "numba", position=_AFTER_FACTORS)
 
 
 def instead() -> tuple[str, ...]:

@@ -5,6 +5,7 @@ branches nor calls, so that a loop around them computes as many as the registers
 
 ``table``          which scalar operations of PyTensor have code here
 ``tails``          two operations that PyTensor does not have
+``ratios``         distances by a scale, whose derivatives do not overflow before they do
 ``op``             the operation that stands in a graph for one of PyTensor's
 ``rewrite``        replaces operations when a group's function is compiled
 ``indexed``        keeps loops with them apart from sums by index, which would not be vectorised

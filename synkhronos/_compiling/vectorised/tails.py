@@ -17,6 +17,8 @@ from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.scalar import basic as ps
 from pytensor.tensor.elemwise import Elemwise
 
+from synkhronos._compiling.vectorised.ratios import quotient
+
 _ROOT_HALF, _SCALE = math.sqrt(0.5), math.sqrt(2 / math.pi)
 
 
@@ -79,8 +81,8 @@ def _expand(fgraph: FunctionGraph, node: Apply) -> list[Variable] | None:
     elif isinstance(node.op.scalar_op, Mills):
         found = _SCALE / pt.erfcx(x * -_ROOT_HALF)
     else:
-        return None
-    return [pt.cast(found, node.outputs[0].type.dtype)]
+        found = quotient(node)
+    return None if found is None else [pt.cast(found, node.outputs[0].type.dtype)]
 
 
 def expanded(outputs: Iterable[Variable]) -> list[Variable]:

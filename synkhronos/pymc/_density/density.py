@@ -61,12 +61,17 @@ class Density(OpFromGraph):
     def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Storage) -> None:
         """Evaluate the graph in Python; numba and JAX do not come here."""
         if self._in_python is None:
-            graph = self.fgraph.unfreeze()
+            given, outputs = self.expanded()
             self._in_python = pytensor.function(
-                graph.inputs, graph.outputs, mode=python_mode(), on_unused_input="ignore"
+                given, outputs, mode=python_mode(), on_unused_input="ignore"
             )
         for storage, value in zip(output_storage, self._in_python(*inputs), strict=True):
             storage[0] = value
+
+    def expanded(self) -> tuple[list[Variable], list[Variable]]:
+        """The inputs and outputs of the graph, with PyTensor's own operations."""
+        graph = self.fgraph.unfreeze()
+        return graph.inputs, expanded(graph.outputs)
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_in_python": None}
@@ -76,7 +81,8 @@ class Density(OpFromGraph):
         if all(isinstance(c.type, DisconnectedType) for c in cotangents[1:]):
             found = pulled_back(outputs, cotangents[0], self.smooth)
         else:
-            found = super().pullback(inputs, outputs, cotangents)
+            whole = OpFromGraph(*self.expanded(), on_unused_input="ignore")
+            found = whole.pullback(inputs, outputs, cotangents)
         pairs = zip(found, self.connected, strict=True)
         return [v if connected else DisconnectedType()() for v, connected in pairs]
 
@@ -156,9 +162,8 @@ def _inline(fgraph: FunctionGraph) -> None:
     if isinstance(get_active_mode(fgraph).linker, NumbaLinker):
         return
     for node in [n for n in fgraph.toposort() if isinstance(n.op, Density)]:
-        inner = node.op.fgraph.unfreeze()
-        outputs = expanded(inner.outputs)
-        pairs = dict(zip(inner.inputs, node.inputs, strict=True))
+        places, outputs = node.op.expanded()
+        pairs = dict(zip(places, node.inputs, strict=True))
         found = clone_replace(outputs, replace=pairs, rebuild_strict=False)
         fgraph.replace_all(list(zip(node.outputs, found, strict=True)), reason="inline_density")
 

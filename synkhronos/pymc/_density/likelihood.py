@@ -158,12 +158,12 @@ class DividedTerms:
         self._data = data
         self._known: tuple[list[object], Arrays] | None = None
         conditions = [] if form.holds is None else [form.holds]
+        wrt = [v for v in [*pieces, *latents.values()] if is_smooth(v)]
         graph, *conditions = simplified(
-            rewritten(with_named_tails([form.total, *conditions])), _positive(data.rowed)
+            rewritten(with_named_tails([form.total, *conditions])), _positive(data.rowed), wrt
         )
         if group.refuses_nan:
             conditions.append(pt.invert(pt.isnan(graph)))
-        wrt = [v for v in [*pieces, *latents.values()] if is_smooth(v)]
         found = _gradients(graph, wrt, self.names)
         by = dict(zip(wrt, found, strict=True))
         within = set(ancestors([graph]))

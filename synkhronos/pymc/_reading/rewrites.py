@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import UnionType
 
 import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.dist_math import I0e, I1e, i0e, normal_lccdf, normal_lcdf
 from pymc.logprob.utils import local_remove_check_parameter
+from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
 from pytensor.graph.fg import FunctionGraph
@@ -28,6 +30,7 @@ from pytensor.tensor.math import Dot, switch
 
 from synkhronos._compiling.lean.rewrite import operands_alike
 from synkhronos._compiling.python_function import PythonFunction
+from synkhronos._compiling.vectorised.ratios import Ratio, distance
 from synkhronos._compiling.vectorised.table import TABLE
 from synkhronos._compiling.vectorised.tails import LogNdtr, log_ndtr
 from synkhronos._proofs.values import Rows, Same
@@ -158,7 +161,7 @@ def _is_one(variable: Variable) -> bool:
         return False
 
 
-def _is_elementwise(node: Apply, kind: type) -> bool:
+def _is_elementwise(node: Apply, kind: type | UnionType) -> bool:
     return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, kind)
 
 
@@ -205,6 +208,53 @@ def _split_logarithm(positive: Collection[Variable]) -> NodeRewriter:
     return rewrite
 
 
+def _name_ratios(wrt: Collection[Variable]) -> NodeRewriter:
+    """Squares, or sizes, of x / y: with a ratio, if y depends on a parameter.
+
+    Where y is data, `hoist` computes its powers once. In a mixture, y has to be an exponential: a
+    compiler may multiply the factors of another derivative in any order.
+    """
+
+    @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
+    def rewrite(fgraph: FunctionGraph, node: Apply) -> Rewritten:
+        inner = node.inputs[0].owner if _is_size(node) else None
+        if inner is None or not _is_elementwise(inner, ps.TrueDiv):
+            return None
+        x, y = inner.inputs
+        if not _are_floats([x, y]) or set(wrt).isdisjoint(ancestors([y])):
+            return None
+        z = distance(x, y)
+        if _is_elementwise(z.owner, Ratio) and _decides_on_weights(fgraph, node):
+            return None
+        return [node.op(z, *node.inputs[1:])]
+
+    return rewrite
+
+
+def _decides_on_weights(fgraph: FunctionGraph, node: Apply) -> bool:
+    """Whether an exponential depends on a node's output, or an operation such as `logsumexp`."""
+    stack, seen = list(node.outputs), set(node.outputs)
+    while stack:
+        for client, _ in fgraph.clients[stack.pop()]:
+            if isinstance(client.op, OpFromGraph) or _is_elementwise(client, ps.Exp | psm.Sigmoid):
+                return True
+            stack += [v for v in client.outputs if v not in seen]
+            seen.update(client.outputs)
+    return False
+
+
+def _is_size(node: Apply) -> bool:
+    """Whether an operation is a square, or leaves the sign out."""
+    if _is_elementwise(node, ps.Pow):
+        exponent = without_axes(node.inputs[1])
+        return isinstance(exponent, Constant) and bool(np.all(exponent.data == 2))
+    return _is_elementwise(node, ps.Sqr | ps.Abs)
+
+
+def _are_floats(variables: Variables) -> bool:
+    return all(v.type.dtype in ("float32", "float64") for v in variables)
+
+
 def without_axes(variable: Variable) -> Variable:
     """The variable whose axes were moved, or that was given axes of length 1."""
     while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
@@ -222,14 +272,18 @@ def rewritten[Graph: Variable | Sequence[Variable]](graph: Graph) -> Graph:
 
 
 def simplified(
-    outputs: Sequence[Variable], positive: Collection[Variable] = ()
+    outputs: Sequence[Variable],
+    positive: Collection[Variable] = (),
+    wrt: Collection[Variable] = (),
 ) -> list[TensorVariable]:
     """Rewrite graphs: costly functions leave choices, products are of one dtype.
 
-    Quotients leave logarithms if they are of a variable in `positive`.
+    Quotients leave logarithms if they are of a variable in `positive`. Distances by scales that
+    depend on `wrt` become ratios.
     """
     graph = FunctionGraph(outputs=list(outputs), clone=False)
-    dfs_rewriter(_split_logarithm(positive), _lift_choice, _cast_operands).rewrite(graph)
+    rewrites = _split_logarithm(positive), _lift_choice, _cast_operands, _name_ratios(wrt)
+    dfs_rewriter(*rewrites).rewrite(graph)
     return list(graph.outputs)
 
 
