@@ -81,7 +81,8 @@ def quotient(node: Apply) -> Any:
     kind = node.op.scalar_op if isinstance(node.op, Elemwise) else None
     if not isinstance(kind, _Distance):
         return None
-    x, y = node.inputs
+    inputs: list[Any] = node.inputs
+    x, y = inputs
     found = pt.true_div(x, y) if isinstance(kind, Ratio) else pt.mul(x, pt.exp(-y))
     return pt.cast(found, node.outputs[0].type.dtype)
 
