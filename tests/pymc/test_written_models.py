@@ -29,6 +29,7 @@ from pytensor.tensor.random.basic import NormalRV
 from selection import thorough
 
 from synkhronos._compiling.data.lifted import Data
+from synkhronos._compiling.kept import known_code
 from synkhronos._compiling.kept.folder import Folder
 from synkhronos._compiling.kept.keys import Unkeyed
 from synkhronos.pymc._kept import graphs, models, written
@@ -321,6 +322,15 @@ def test_code_of_others_is_refused(what: str) -> None:
         key(REFUSED[what])
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_large_data_are_not_read(named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = of_value(np.zeros(1_000), named)
+    assert len(key(build)) > 10
+    monkeypatch.setattr(known_code, "MOST_BYTES", 7_999)
+    with pytest.raises(Unkeyed, match="more than 7999 bytes"):
+        key(build)
+
+
 def test_models_of_others_are_refused() -> None:
     with Small() as small:
         normal()()
@@ -456,9 +466,19 @@ def test_what_is_noted_is_what_would_be_made(
 def test_keys_are_equal_in_every_process(tmp_path: Path) -> None:
     code = "import json, kept_models as k; from synkhronos.pymc._kept.written import Written as W\n"
     code += f"print(json.dumps([W(k.built(n)).key for n in {NAMES}]))"
-    env = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
-    told = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True)
-    assert json.loads(told.stdout) == [Written(kept_models.built(name)).key for name in NAMES]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    # not this process: other tests register rewrites and functions, which are a part of keys
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**env, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+        )
+        for seed in ("7", "8")
+    ]
+    one, other = [each.communicate(timeout=100)[0] for each in both]
+    assert len(json.loads(one)) == len(NAMES)
+    assert one == other
 
 
 def test_values_that_are_set_are_those_that_are_read(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ _PYTHON = os.path.dirname(os.__file__)
 _FOUND = {"fgraph", "_fn", "_connection_pattern", "_inner_shape_template", "_inner_shape_frozen"}
 _FOUND |= {"_lop_op_cache", "_rop_op_cache", "_frozen_lop", "_frozen_rop"}
 _FUNCTIONS = {types.FunctionType, staticmethod, classmethod, property}
+MOST_BYTES = 1 << 25  # of data; the digest of more takes about as long as the log-density
 
 
 class KnownCode(Contents):
@@ -66,6 +67,7 @@ class KnownCode(Contents):
         self.shared: list[SharedVariable] = []
         self.arrays: dict[bytes, np.ndarray] = {}
         self._places_of_data: dict[int, int] = {}
+        self._bytes = 0
         self._operations: set[type] = set()
 
     def key(
@@ -91,7 +93,7 @@ class KnownCode(Contents):
         Raises
         ------
         Unkeyed
-            It has, or may call, code of others.
+            It has, or may call, code of others, or its data have more than `MOST_BYTES`.
         """
         others = [self._rewrites(each) for each in databases]
         found = key_by(self, [machine(), _files(), others], inputs, outputs, more)
@@ -119,6 +121,9 @@ class KnownCode(Contents):
         return digested("shared", [found, str(place).encode(), value])
 
     def _array(self, value: np.ndarray) -> bytes:
+        self._bytes += value.nbytes
+        if self._bytes > MOST_BYTES:
+            raise Unkeyed(f"its data have more than {MOST_BYTES} bytes")
         found = super()._array(value)
         self.arrays.setdefault(found, value)
         return found

@@ -90,7 +90,7 @@ class Written:
     Raises
     ------
     Unkeyed
-        Code of others has a part in the log-density, or the graph has no key.
+        Code of others has a part in the log-density, the data are large, or the graph has no key.
     """
 
     def __init__(self, model: Model) -> None:
