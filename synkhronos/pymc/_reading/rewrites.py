@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import UnionType
 
 import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.dist_math import I0e, I1e, i0e, normal_lccdf, normal_lcdf
 from pymc.logprob.utils import local_remove_check_parameter
-from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply, Constant, Variable, equal_computations
 from pytensor.graph.fg import FunctionGraph
@@ -30,7 +28,7 @@ from pytensor.tensor.math import Dot, switch
 
 from synkhronos._compiling.lean.rewrite import operands_alike
 from synkhronos._compiling.python_function import PythonFunction
-from synkhronos._compiling.vectorised.ratios import Ratio, distance
+from synkhronos._compiling.vectorised.ratios import distance
 from synkhronos._compiling.vectorised.table import TABLE
 from synkhronos._compiling.vectorised.tails import LogNdtr, log_ndtr
 from synkhronos._proofs.values import Rows, Same
@@ -161,7 +159,7 @@ def _is_one(variable: Variable) -> bool:
         return False
 
 
-def _is_elementwise(node: Apply, kind: type | UnionType) -> bool:
+def _is_elementwise(node: Apply, kind: type) -> bool:
     return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, kind)
 
 
@@ -211,8 +209,7 @@ def _split_logarithm(positive: Collection[Variable]) -> NodeRewriter:
 def _name_ratios(wrt: Collection[Variable]) -> NodeRewriter:
     """Squares, or sizes, of x / y: with a ratio, if y depends on a parameter.
 
-    Where y is data, `hoist` computes its powers once. In a mixture, y has to be an exponential: a
-    compiler may multiply the factors of another derivative in any order.
+    Where y is data, `hoist` computes its powers once.
     """
 
     @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
@@ -223,24 +220,9 @@ def _name_ratios(wrt: Collection[Variable]) -> NodeRewriter:
         x, y = inner.inputs
         if not _are_floats([x, y]) or set(wrt).isdisjoint(ancestors([y])):
             return None
-        z = distance(x, y)
-        if _is_elementwise(z.owner, Ratio) and _decides_on_weights(fgraph, node):
-            return None
-        return [node.op(z, *node.inputs[1:])]
+        return [node.op(distance(x, y), *node.inputs[1:])]
 
     return rewrite
-
-
-def _decides_on_weights(fgraph: FunctionGraph, node: Apply) -> bool:
-    """Whether an exponential depends on a node's output, or an operation such as `logsumexp`."""
-    stack, seen = list(node.outputs), set(node.outputs)
-    while stack:
-        for client, _ in fgraph.clients[stack.pop()]:
-            if isinstance(client.op, OpFromGraph) or _is_elementwise(client, ps.Exp | psm.Sigmoid):
-                return True
-            stack += [v for v in client.outputs if v not in seen]
-            seen.update(client.outputs)
-    return False
 
 
 def _is_size(node: Apply) -> bool:
