@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -336,6 +336,9 @@ class _Chain:
             found = self._kernel.drawn(state, tuned.state, place, self._seed(block + 1), self._run)
             self._drawn += len(place)
             self._divergences += int(found.draws[f"{STATISTICS}/diverging"].sum())
+            # the sampler has not counted the first draw of a block, which is one of its tuning
+            known = range(self._divergences)
+            self._latest = replace(self._latest, finished_draws=self._drawn, divergent_draws=known)
             writer.write(functools.partial(self._keep, block, found))
             state, last = found.state, block
 
