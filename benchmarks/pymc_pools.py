@@ -7,8 +7,8 @@
 models   small models on 2 workers of one core: a loop of `pm.sample` (20 models are measured),
          slots of this machine, and each engine. Its workers have started, and have not imported
          anything; the second call is the same one on workers that have. Contenders take turns,
-         each in a process of its own; the least seconds count. dask-lean is one worker of two
-         threads, with all settings of the part `idle`.
+         each in a process of its own; the least seconds count. dask-lean has all settings of
+         the part `idle`.
 pauses   items that wait 50 ms: the time that is not theirs, in % of it, and that slots do not take,
          which start processes as well
 scale    seconds of the script for an item, a batch and a result, and what follows for 1,000,000
@@ -93,9 +93,7 @@ def engine(kind: str) -> Iterator[Any]:
         with ThreadPoolExecutor(WORKERS) as pool:
             yield pool
     elif kind.startswith("dask"):
-        workers = 1 if kind == "dask-lean" else WORKERS
-        settings = LEAN if kind == "dask-lean" else {}
-        with dask_of(workers, settings) as client:
+        with dask_of(WORKERS, LEAN if kind == "dask-lean" else {}) as client:
             yield client
     elif kind == "ray":
         import ray
