@@ -755,14 +755,6 @@ OLD_FILES = "--dataset=mnist --dataset_train_path=datasets/mnist --dataset_test_
             ["model_arguments.hidden=[64]"],
             0.9,
         ),
-        # mpi_learn's
-        (
-            "mpidriver",
-            "mpirun -np 3 ./MPIDriver.py mnist_arch.json train_mnist.list test_mnist.list "
-            "--loss categorical_crossentropy --epochs 8 --batch 10",
-            ["metrics=['accuracy']"],
-            0.85,
-        ),
         # Theano-MPI's, whose class has the data
         (
             "tmlauncher",
@@ -771,6 +763,14 @@ OLD_FILES = "--dataset=mnist --dataset_train_path=datasets/mnist --dataset_test_
             0.85,
         ),
         *thorough(
+            # mpi_learn's
+            (
+                "mpidriver",
+                "mpirun -np 3 ./MPIDriver.py mnist_arch.json train_mnist.list test_mnist.list "
+                "--loss categorical_crossentropy --epochs 8 --batch 10",
+                ["metrics=['accuracy']"],
+                0.85,
+            ),
             # as PyDTNN 1.1 documents it, without the 50 epochs
             (
                 "pydtnn",

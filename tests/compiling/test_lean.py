@@ -183,7 +183,7 @@ def product(request):
     return request.param, function
 
 
-@pytest.mark.parametrize("kind", ["int64", "bool", *thorough("uint8", "float32")])
+@pytest.mark.parametrize("kind", ["int64", *thorough("bool", "uint8", "float32")])
 def test_a_product_of_another_dtype_is_cast(kind):
     x, y = pt.TensorType(kind, (None, None))("x"), pt.dmatrix("y")
     function = compiled([x, y], [x @ y, y @ x.T])
@@ -298,8 +298,8 @@ def test_sources_of_reductions(name):
     ("name", "dtype", "ndim", "axes"),
     [
         ("sum", "float32", 2, (0,)),  # in float64, as PyTensor does
-        ("min", "int8", 3, (0, 1)),
         *thorough(
+            ("min", "int8", 3, (0, 1)),
             ("min", "int8", 4, (0, 1, 2)),
             ("sum", "uint16", 3, (0, 2)),
             ("prod", "int32", 1, (0,)),
@@ -343,7 +343,7 @@ def test_fills_and_checked_shapes():
         function(np.array(3), np.ones((2, 4), "f4"))
 
 
-@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("axis", [*thorough(0), 1])
 def test_splits(axis):
     x, sizes = pt.fmatrix("x"), pt.lvector("sizes")
     function = compiled([x, sizes], [v + 1 for v in pt.split(x, sizes, n_splits=3, axis=axis)])

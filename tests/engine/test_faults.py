@@ -176,9 +176,8 @@ GUARDED = """
     "how",
     [
         *("fork", "exec", "stopped", "lifeline alone, SIGIO ignored"),
-        *("lifeline alone, forked child", "forked child unknown to Python"),
-        "thread, forked child unknown to Python",
-        *thorough("two groups", "thread", "forked child"),
+        *("lifeline alone, forked child", "thread, forked child unknown to Python"),
+        *thorough("two groups", "thread", "forked child", "forked child unknown to Python"),
     ],
 )
 def test_workers_die_with_the_master(tmp_path: Path, how: str) -> None:

@@ -517,7 +517,7 @@ def test_options_that_keras_3_does_not_have(
         interop.from_keras(path, "mse")
 
 
-@pytest.mark.parametrize("functional", [False, True])
+@pytest.mark.parametrize("functional", [*thorough(False), True])
 def test_models_from_the_json_of_keras_2(
     keras: ModuleType, tmp_path: Path, functional: bool
 ) -> None:

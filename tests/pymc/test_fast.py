@@ -271,7 +271,7 @@ def test_constants_are_a_part_of_the_compiled_function() -> None:
     assert shape_of(copy, [copy.logp()])[0] == 1  # mu
 
 
-@pytest.mark.parametrize("rows", [40, 80])
+@pytest.mark.parametrize("rows", [*thorough(40), 80])
 def test_data_that_can_be_set_reach_the_function_at_a_cache_line(rows: int) -> None:
     r = np.random.default_rng(3)
     with pm.Model() as model:
@@ -336,7 +336,7 @@ def test_a_model_without_rows_keeps_its_density(caplog: pytest.LogCaptureFixture
     check_equal(evaluated(model, at), evaluated(copy, at))
 
 
-@pytest.mark.parametrize("value", [np.inf, np.nan])
+@pytest.mark.parametrize("value", [*thorough(np.inf), np.nan])
 def test_a_model_that_is_finite_nowhere_keeps_its_density(
     value: float, caplog: pytest.LogCaptureFixture
 ) -> None:
