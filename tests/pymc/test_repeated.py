@@ -571,6 +571,31 @@ def test_columns_of_another_scale_keep_their_slopes(columns: Callable[..., Any])
         check_squares(found, x, y, (expected + far * r.normal(size=len(scales))) / scales)
 
 
+def test_a_smooth_basis_whose_columns_nearly_depend_on_one_another() -> None:
+    """Its solution is huge in the directions in which the basis vanishes, so these are left out."""
+    r = np.random.default_rng(4)
+    at = np.sort(r.uniform(-1, 1, size=600))[:, None]  # the functions are apart on -2 to 2
+    x, y = np.sin((at + 2) * np.arange(1, 81) * np.pi / 4), np.sin(9 * at[:, 0])
+    y += r.normal(size=len(y))
+    found = least_squares(lambda begin, end: x[begin:end], y, 80)
+    assert np.linalg.cond(x) > 1e15
+    at_0 = found.rest + found.root @ found.centre
+    assert np.sum(at_0**2) == pytest.approx(np.sum(y**2), rel=1e-13)
+    for far in (3.0, 100.0):
+        check_squares(found, x, y, far * r.normal(size=80))
+
+
+def test_products_with_a_matrix_count_when_a_form_is_chosen() -> None:
+    """A form of 100 coefficients takes longer than 900 numbers, and less than 900 such rows."""
+    r = np.random.default_rng(5)
+    x = r.normal(size=(900, 100))
+    with pm.Model() as model:
+        pm.Normal("y", x @ z("b", 100), scale(), observed=r.normal(size=900))
+    [part] = Likelihood(read(model)).parts
+    assert isinstance(part.form, QuadraticForm)
+    assert part.form.cost > 900
+
+
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_a_design_that_is_not_finite_gives_nan(
     number: float, caplog: pytest.LogCaptureFixture

@@ -23,12 +23,13 @@ _FORMS: tuple[tuple[Callable[[RowTerms], Form | None], ...], ...] = (
 
 def cheapest(terms: RowTerms) -> Form:
     """The form of these terms that costs least; that of the user's rows unless one pays."""
-    best = Form(terms.rowed, terms.whole, terms.total, terms.holds, terms.rows, float(terms.rows))
+    cost = terms.rows * terms.row_cost
+    best = Form(terms.rowed, terms.whole, terms.total, terms.holds, terms.rows, cost)
     if terms.rows < LEAST_ROWS or not terms.rowed:
         return best
     indices = Indices.of(terms)
     indices.check(terms.rowed_data, terms.whole_data)
-    allowed = terms.rows / GAIN
+    allowed = cost / GAIN
     for line in _FORMS:
         for form_of in line:
             found = form_of(terms)

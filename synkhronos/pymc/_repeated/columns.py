@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,8 @@ from pytensor.tensor.math import All
 from synkhronos._compiling.python_function import PythonFunction
 from synkhronos.pymc._reading.facts import Shapes
 from synkhronos.pymc._reading.rewrites import of_data_alone, replaced
+
+PRODUCTS = 16  # of a product of a matrix and a vector take as long as a row without any
 
 
 @dataclass
@@ -34,6 +37,11 @@ class RowTerms:
     shapes: Shapes  # of the parameters
     rowed_data: list[np.ndarray]  # the data
     whole_data: list[np.ndarray]
+
+    @property
+    def row_cost(self) -> float:
+        """The time of a row, in that of one without products with a matrix of data."""
+        return 1 + sum(math.prod(a.shape[1:]) for a in self.rowed_data if a.ndim > 1) / PRODUCTS
 
     def is_data(self, variable: Variable) -> bool:
         """Whether a variable depends on data alone."""

@@ -20,7 +20,7 @@ class Form:
     total: Variable  # the sum over the rows
     holds: Variable  # whether all checks of parameters hold
     left: int  # the number of these rows, for the data that the form was made for
-    cost: float  # the time of the sum, in that of one of the user's rows
+    cost: float  # the time of the sum, in that of a row without products
     # the indices by row, which are checked before rows are joined
     indices: Indices | None = field(default=None, kw_only=True)
 

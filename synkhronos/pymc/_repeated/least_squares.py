@@ -9,6 +9,7 @@ import numpy as np
 
 _BLOCK = 1 << 18  # numbers of a design that are made at a time
 _EPS = float(np.finfo(np.float64).eps)
+_WEAK = 1e-4  # of the largest singular value: a solution of smaller ones loses its digits
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,10 @@ class LeastSquares:
     # to the effects of all groups. Their columns of `root` are 0 then. Without it large
     # coefficients that cancel would lose the digits of what they leave
     joined: np.ndarray
-    centre: np.ndarray  # the solution, 0 where columns of `root` are
+    centre: np.ndarray  # the solution but for weak directions, 0 where columns of `root` are
     root: np.ndarray  # r of a QR of X, and a row of zeros
-    # what the rounding of the centre leaves, and the root of the smallest sum of squares
+    # what the centre leaves, its rounding or a weak direction, and the root of the smallest sum of
+    # squares
     rest: np.ndarray
 
 
@@ -46,7 +48,9 @@ def least_squares(
     -----
     A QR of the rows and y gives R and the solution. A second pass computes the residuals of the
     rounded solution, with which the sum of squares is exact to the digits of y. Then the value near
-    the solution does not suffer from the difference of two large sums, as X'X would.
+    the solution does not suffer from the difference of two large sums, as X'X would. Directions in
+    which X nearly vanishes, as those of a smooth basis, are left out of the solution, which would
+    be huge there: what they leave is that of the first pass.
 
     Source: Golub and Van Loan, Matrix Computations, 4th edition, 5.3 and 5.5. Cost: 4 n p^2
     operations, and 2 MB for a block.
@@ -61,24 +65,28 @@ def least_squares(
         root = np.full((width + 1, width), np.nan)
         return LeastSquares(np.eye(width), np.zeros(width), root, np.full(width + 1, np.nan))
     joined = _joined(triangle[:width, :width])
-    root = np.where(joined.any(axis=1), triangle[:width, :width], 0.0)
+    kept = joined.any(axis=1)
+    root, turned = np.where(kept, triangle[:width, :width], 0.0), triangle[:width, width]
     scales = _lengths(root)
-    centre = np.linalg.lstsq(root / scales, triangle[:width, width], rcond=None)[0] / scales
+    units, lengths, turns = np.linalg.svd((root / scales)[:, kept], full_matrices=False)
+    count = np.count_nonzero(lengths > _WEAK * lengths.max(initial=0.0))
+    units, weak = units[:, :count], units[:, count:]
+    solved = np.zeros((count, width))
+    solved[:, kept] = turns[:count] / lengths[:count, None] / scales[kept]
+    centre = solved.T @ (units.T @ turned)
     slopes, squares = np.zeros(width, np.longdouble), np.longdouble(0)
     for begin, end in blocks:
         rows = design(begin, end).astype(np.longdouble)
         left = y[begin:end] - rows @ centre  # sums of the rows' own digits, where little is left
         slopes += left @ rows
         squares += left @ left
-    slopes = np.where(joined.any(axis=1), slopes, 0.0)
-    slopes = (slopes / scales).astype(np.float64)
-    rounding, *_ = np.linalg.lstsq((root / scales).T, slopes, rcond=None)
-    smallest = np.sqrt(np.maximum(squares - np.sum(rounding.astype(np.longdouble) ** 2), 0.0))
+    rest = units @ (solved @ slopes.astype(np.float64)) + weak @ (weak.T @ (turned - root @ centre))
+    smallest = np.sqrt(np.maximum(squares - np.sum(rest.astype(np.longdouble) ** 2), 0.0))
     return LeastSquares(
         joined,
         centre,
         np.vstack([root, np.zeros((1, width))]),
-        np.append(rounding, smallest).astype(np.float64),
+        np.append(rest, smallest).astype(np.float64),
     )
 
 
@@ -90,22 +98,25 @@ def _blocks(rows: int, width: int) -> Iterator[tuple[int, int]]:
 def _joined(root: np.ndarray) -> np.ndarray:
     """The columns that are sums of others, as coefficients that are added to those of the others.
 
-    Columns that depend least on those that are kept come first, as in a QR with pivots.
+    Columns that depend least on those that are kept come first, as in a QR with pivots. Without a
+    gap between these and the rest, as in a smooth basis, no column is a sum.
     """
     width, scales = len(root), _lengths(root)
     left = root / scales
     kept: list[int] = []
+    least = 1.0
     for _ in range(width):
         norms = np.linalg.norm(left, axis=0)
         best = int(np.argmax(norms))
         if norms[best] <= 8 * width * _EPS:
             break
+        least = norms[best]
         kept.append(best)
         direction = left[:, best] / norms[best]
         for _ in range(2):  # once more, for what rounding leaves
             left = left - np.outer(direction, direction @ left)
         left[:, best] = 0.0
-    if len(kept) == width:
+    if len(kept) == width or least <= _WEAK:
         return np.eye(width)
     units, *_ = np.linalg.lstsq(root[:, kept] / scales[kept], root / scales, rcond=None)
     units[np.abs(units) <= 8 * width * _EPS] = 0.0  # of columns of the same length

@@ -11,13 +11,12 @@ from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._errors import InputError
 from synkhronos.pymc._repeated.affine import Block, affine
-from synkhronos.pymc._repeated.columns import DataOf, Lengths, RowTerms
+from synkhronos.pymc._repeated.columns import PRODUCTS, DataOf, Lengths, RowTerms
 from synkhronos.pymc._repeated.families import HALF_LOG_2_PI, NORMAL
 from synkhronos.pymc._repeated.form import Form
 from synkhronos.pymc._repeated.least_squares import least_squares
 
 _MOST = 512  # coefficients: the matrix has 2 MB
-_PRODUCTS = 16  # of a product of a matrix and a vector take as long as a row
 
 
 @dataclass
@@ -71,7 +70,7 @@ class QuadraticForm(Form):
             total=total.sum(),
             holds=terms.holds,
             left=width + 1,
-            cost=(width + 1) * (1 + 2 * width / _PRODUCTS),
+            cost=(width + 1) * (1 + 2 * width / PRODUCTS),
             data=DataOf(values, terms.rowed, [*terms.whole, *[place for place, _ in needed]]),
             lengths=terms.lengths([*[length for _, length in needed], *each]),
             indexed=[block.index is not None for block in found.blocks],

@@ -48,7 +48,7 @@ class SumsByGroup(Form):
             total=None,
             holds=columns.outputs[-1] if holds else None,
             left=left,
-            cost=float(left),
+            cost=left * terms.row_cost,
             family=family,
             columns=columns,
             observed=terms.data(observed),

@@ -41,7 +41,7 @@ class DistinctRows(Form):
             total=total,
             holds=rest[0] if rest else None,
             left=left,
-            cost=float(left),
+            cost=left * terms.row_cost,
             columns=columns,
         )
 
