@@ -52,8 +52,7 @@ def test_demo_starts_two_members_unless_told():
 SMALL_TOUR = ["--rows", "200", "--draws", "5", "--hidden", "8", "--batch", "100", "--epochs", "2"]
 
 
-@pytest.mark.thorough  # its parts are those of the README, of the other demos and of tests/pymc
-@pytest.mark.parametrize("scripts", [0, 1])
+@pytest.mark.parametrize("scripts", [0, *thorough(1)])
 def test_tour_small(scripts):
     pytest.importorskip("pymc", reason="PyMC is not installed (synkhronos[pymc])")
     asked = [*SMALL_TOUR, "--scripts", scripts, "--ahead", scripts]

@@ -289,6 +289,8 @@ _OF_NUMBERS: dict[str, Callable[..., Any]] = {
     "Log1mexp": lambda x: _log(-_expm1(x)) if x > -1 else _log1p(-_exp(x)),
     "Sigmoid": lambda x: 1 / (1 + _exp(-x)),
     "Softplus": lambda x: _log1p(_exp(x)),
+    "Sin": mp.sin,
+    "Cos": mp.cos,
     "Tanh": mp.tanh,
     "GammaLn": _gammaln,
     "Psi": _psi,
