@@ -36,9 +36,11 @@ def test_a_saved_point_is_restored_with_its_place_in_the_batches(
             points.append(point)
     counts = train.state[-1]
     assert counts.get_value()[0] == 2 * len(ROWS) == run.rows
-    assert saved.steps() == [point.version for point in points]
+    # a point may come before the exchange of its last rows: the version has the latest point then
+    latest = {point.version: point for point in points}
+    assert saved.steps() == [*latest]
 
-    first = points[0]
+    first = latest[points[0].version]
     found = saved.restore(first.version)
     assert found == {"step": first.version, "loss": first.loss}
     assert np.array_equal(w.get_value(), first.values[w])
