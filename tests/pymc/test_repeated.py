@@ -611,10 +611,11 @@ def test_a_design_that_is_not_finite_gives_nan(
     assert "or its gradient is not finite at the initial point" in caplog.text
 
 
-def test_an_intercept_beside_effects_of_all_groups_is_added_to_them() -> None:
+@pytest.mark.parametrize("mean", [0.0, 1e3], ids=["apart", "beside years"])
+def test_an_intercept_beside_effects_of_all_groups_is_added_to_them(mean: float) -> None:
     """Large coefficients that cancel leave the digits of what they leave."""
     r = np.random.default_rng(1)
-    x = np.column_stack([np.ones(N), np.eye(5)[G], X])
+    x = np.column_stack([np.ones(N), np.eye(5)[G], mean + X])
     y = 3 + x @ [0, *r.normal(size=5), 0.5] + 1e-6 * r.normal(size=N)
     found = least_squares(lambda begin, end: x[begin:end], y, 7)
     assert np.count_nonzero(found.root.any(axis=0)) == 6
@@ -625,4 +626,5 @@ def test_an_intercept_beside_effects_of_all_groups_is_added_to_them() -> None:
     ours = found.rest - found.root @ (found.joined @ b - found.centre)
     true = float(np.sum(left**2))
     assert np.sum(ours**2) == pytest.approx(true, rel=1e-6)
-    assert np.sum((y - x @ b) ** 2) == pytest.approx(true, rel=1e-6)
+    if not mean:  # beside years plain has lost more digits
+        assert np.sum((y - x @ b) ** 2) == pytest.approx(true, rel=1e-6)

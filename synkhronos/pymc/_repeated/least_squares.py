@@ -119,10 +119,11 @@ def _joined(root: np.ndarray) -> np.ndarray:
     if len(kept) == width or least <= _WEAK:
         return np.eye(width)
     units, *_ = np.linalg.lstsq(root[:, kept] / scales[kept], root / scales, rcond=None)
-    units[np.abs(units) <= 8 * width * _EPS] = 0.0  # of columns of the same length
+    rounding = 8 * width * _EPS / least  # larger for columns that nearly depend on one another
+    units[np.abs(units) <= rounding] = 0.0  # of columns of the same length
     weights = units * (scales / scales[kept, None])
     whole = np.round(weights)
-    near = np.abs(weights - whole) <= 8 * width * _EPS * np.abs(whole)
+    near = np.abs(weights - whole) <= rounding * np.abs(whole)
     found = np.zeros((width, width))
     found[kept] = np.where(near, whole, weights)
     return found
