@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING as _TYPES
 
 from synkhronos._host import launch_settings as _launch_settings  # noqa: F401  # marks its process
 from synkhronos._host import system as _system
+from synkhronos._libraries import imported as _imported  # noqa: F401  # notes what was there before
 
 # A process of an MPI launch notes at once that it is one, before it starts others, or ends early.
 if {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"} & _environ.keys():

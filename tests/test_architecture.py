@@ -733,6 +733,7 @@ OPEN_FILES = {
     "_host.files": "",
     "_host.folder_locks": "a folder, for its lock",
     "_host.memory_limits": OF_THE_KERNEL,
+    "_libraries.imported": OF_THE_KERNEL,
     "_transport.communicators.board": OF_THE_KERNEL,
     "_transport.communicators.links.listener": OF_THE_KERNEL,
     "_transport.processes.fork_safety": OF_THE_KERNEL,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import json
 import os
@@ -10,11 +11,13 @@ import platform
 import re
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import keyed_graphs as graphs
@@ -30,6 +33,7 @@ from pytensor.misc.ordered_set import OrderedSet
 from synkhronos._compiling.kept import keys
 from synkhronos._compiling.kept.keys import Unkeyed, graph_key
 from synkhronos._compiling.lean.mode import lean
+from synkhronos._libraries import imported
 from synkhronos._libraries.pytensor import PYTENSOR
 
 
@@ -270,6 +274,7 @@ def test_edits_of_a_checkout_count(
     found = SimpleNamespace(submodule_search_locations=[str(place / "numba")])
     monkeypatch.setattr(keys, "find_spec", lambda name: found if name == "numba" else None)
     monkeypatch.setattr(sys, "path", [str(place), str(tmp_path)])
+    monkeypatch.setattr(imported, "start", lambda: sys.maxsize)  # as in a process that comes later
     keys._installed.cache_clear()
     try:
         before = keys._versions.__wrapped__()
@@ -279,6 +284,156 @@ def test_edits_of_a_checkout_count(
         monkeypatch.undo()
         keys._installed.cache_clear()
     assert (before == after) == (note == "numba-1.0.dist-info")
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_loaded", "is_before", "is_release", "is_refused"),
+    [
+        (0, True, True, False, False),
+        (1, True, True, False, True),
+        (1, True, True, True, False),  # a notebook that installs it first, and then imports it
+        (1, True, False, False, False),
+        (2, True, False, True, True),
+        (2, False, False, False, False),
+    ],
+)
+def test_packages_that_were_changed_after_their_import_have_no_key(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    changed: int,
+    is_loaded: bool,
+    is_before: bool,
+    is_release: bool,
+    is_refused: bool,
+) -> None:
+    """Changed before the process started (0), before the import of this package (1), or later."""
+    (tmp_path / "edited").mkdir()
+    file = tmp_path / "edited" / "module.py"
+    file.write_text("")
+    os.utime(file, ns=(0, 0))  # as what copies files with their times does
+    at = file.stat().st_ctime_ns
+    monkeypatch.setattr(imported, "start", lambda: at + (changed < 1))
+    monkeypatch.setattr(imported, "AT", at + (changed < 2))
+    monkeypatch.setattr(imported, "BEFORE", {"edited"} if is_before else set())
+    if is_loaded:
+        monkeypatch.setitem(sys.modules, "edited", ModuleType("edited"))
+    place = os.path.realpath(tmp_path) if is_release else ""
+    monkeypatch.setattr(keys, "_installed", lambda: {"edited": ("1.0", place)})
+    with pytest.raises(Unkeyed, match="after its import") if is_refused else nullcontext():
+        keys.sources_in(str(tmp_path / "edited"))
+
+
+def test_a_package_that_was_upgraded_after_its_import_has_no_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(np, "__version__", "0.1")
+    keys._refuse_upgraded()  # the folder is older, so it is the same version in other words
+    monkeypatch.setattr(imported, "start", lambda: 0)
+    with pytest.raises(Unkeyed, match=f"numpy {metadata.version('numpy')} .* import of 0.1"):
+        keys._refuse_upgraded()
+
+
+def test_the_start_of_a_process_is_that_of_its_memory() -> None:
+    """A process that was forked has the modules of the one that it was forked from."""
+    code = "\n".join(
+        [
+            "import os, time",
+            "from synkhronos._libraries import imported",
+            "time.sleep(0.05)",
+            "if os.fork() == 0:",
+            "    print(imported.start(), imported.AT)",
+            "else:",
+            "    os.wait()",
+        ]
+    )
+    before = time.time_ns()
+    told = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True)
+    start, at = map(int, told.stdout.split())
+    assert before - 20_000_000 < start < at < time.time_ns()  # in ticks of a hundredth
+    assert before < at - 5_000_000
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
+    """Writes modules of the user, imports them anew, and returns the last one."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def write(**texts: str) -> Any:
+        for name, text in texts.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        found = None
+        for name in ("of_user_factor", "of_user"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+            if (tmp_path / f"{name}.py").exists():
+                importlib.invalidate_caches()
+                found = importlib.import_module(name)
+                monkeypatch.setitem(sys.modules, name, found)
+        return found
+
+    return write
+
+
+def _scaling(module: Any) -> Any:
+    return lambda x: module.scale(x)
+
+
+def _asking(module: Any) -> Any:
+    return lambda x: getattr(module, "sc" + "ale")(x)
+
+
+SCALE = "from of_user_factor import FACTOR\ndef scale(x):\n    return FACTOR * x\n"
+
+
+@pytest.mark.parametrize("reader", [_scaling, _asking, lambda module: {"module": module}])
+def test_modules_of_the_user_count_as_they_are_in_memory(
+    written: Callable[..., Any], tmp_path: Path, reader: Callable[[Any], object]
+) -> None:
+    """With what they take from other modules; their files may be newer than their code."""
+    first = written(of_user=SCALE, of_user_factor="FACTOR = 2.0")
+    before = key(X, reader(first))
+    second = written(of_user_factor="FACTOR = 3.0")
+    after = key(X, reader(second))
+    assert after != before
+    assert key(X, reader(first)) == before
+    second.FACTOR = 2.0
+    assert key(X, reader(second)) == before
+    third = written(of_user=SCALE.replace("*", "-"), of_user_factor="FACTOR = 2.0")
+    assert key(X, reader(third)) not in (before, after)
+    again = written(of_user=f"import of_user\n{SCALE}", of_user_factor="FACTOR = 2.0")
+    again.of_user = again  # it leads back to itself
+    assert key(X, reader(again)) == key(X, reader(again)) not in (after, key(X, reader(third)))
+
+
+EDITED = """
+import sys
+from pathlib import Path
+sys.path.append(sys.argv[1])
+import of_user
+for text in sys.argv[2:]:
+    Path(of_user.__file__).write_text(text)
+from synkhronos._compiling.kept.keys import graph_key
+print(graph_key([], [], lambda x: of_user.scale(x)))
+"""
+
+
+def test_a_module_that_was_edited_after_its_import_has_not_the_key_of_its_file(
+    tmp_path: Path,
+) -> None:
+    """Else a later process would take code for its own that was made of the older module."""
+    (tmp_path / "of_user.py").write_text("def scale(x):\n    return 2.0 * x\n")
+    given = [sys.executable, "-P", "-B", "-c", EDITED, str(tmp_path)]
+    edits = (["def scale(x):\n    return 3.0 * x\n"], [])
+    runs = [subprocess.run([*given, *e], check=True, capture_output=True) for e in edits]
+    assert runs[0].stdout != runs[1].stdout
+
+
+def test_names_that_code_does_not_read_are_no_part_of_it(written: Callable[..., Any]) -> None:
+    one = written(of_user=f"{SCALE}OTHER = (n for n in ())", of_user_factor="FACTOR = 2.0")
+    other = written(of_user=SCALE)
+    assert key(X, _scaling(one)) == key(X, _scaling(other))
+    with pytest.raises(Unkeyed, match=r"generator'> has no key"):
+        key(X, _asking(one))
 
 
 def test_numba_s_code_by_the_user_is_a_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,3 +479,7 @@ def test_what_has_no_key_is_named() -> None:
         key(X, file)
     with pytest.raises(Unkeyed, match="without a name"):
         key(X, pt.vector())
+    module = ModuleType("of_user")
+    vars(module)["__getattr__"] = lambda name: name
+    with pytest.raises(Unkeyed, match="module of_user makes its names"):
+        key(X, _scaling(module))

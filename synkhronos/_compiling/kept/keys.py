@@ -3,6 +3,9 @@
 Pickles have sets in the order of hashes, and tell whether two equal objects are one. Here each
 object is a digest of its own contents. Functions and classes of packages whose version is a part of
 the key count by their names, all others by their code.
+
+A file may be newer than the code that this process has of it. So modules of the user count by what
+they hold in memory, and there is no key with a package that was changed after its import.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from pytensor.graph.traversal import toposort
 from pytensor.graph.type import Type
 from pytensor.tensor.type import TensorType
 
+from synkhronos._libraries import imported
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.numpy import NUMPY
 from synkhronos._libraries.pytensor import PYTENSOR
@@ -62,6 +66,11 @@ _FLAGS = (
     *("optdb__max_use_ratio", "optdb__position_cutoff", "cycle_detection", "allow_gc"),
     *("scan__allow_gc", "scan__allow_output_prealloc", "tensor__cmp_sloppy", "numba__fastmath"),
 )
+
+# by one of these, code may read any name of a module
+_ANY_NAME = {"getattr", "vars", "__dict__", "attrgetter", "eval", "exec"}
+_INSTALLED = {"site-packages", "dist-packages"}  # folders of installers
+type Names = frozenset[str] | None  # those that code reads; all if None
 
 _OF_PROCESSES = ("NUMBA_NUM_THREADS", "NUMBA_CACHE_DIR")  # settings of numba that change no code
 _OF_ARM = ("implementer", "architecture", "variant", "part", "revision")
@@ -181,6 +190,7 @@ def _installed() -> dict[str, tuple[str, str]]:
 
 @functools.cache
 def _versions() -> tuple[object, ...]:
+    _refuse_upgraded()
     found: list[object] = [sys.version, sys.implementation.cache_tag, sys.platform]
     found += [platform.machine(), _of_c()]
     found += [(name, version(name)) for name in _VERSIONS]
@@ -200,15 +210,32 @@ def _checkouts() -> Iterator[str]:
         with contextlib.suppress(ImportError, ValueError):
             found = find_spec(package)
             for folder in (found and found.submodule_search_locations) or ():
-                _, place = _installed().get(package, ("", ""))
-                if os.path.dirname(os.path.realpath(folder)) != place:
+                if not _is_installed(package, folder):
                     yield folder
+
+
+def _is_installed(package: str, folder: str) -> bool:
+    """Whether a package was put beside the note of its version."""
+    return os.path.dirname(os.path.realpath(folder)) == _installed().get(package, ("", ""))[1]
+
+
+def _refuse_upgraded() -> None:
+    """Raise if this process has another version of a package than the one that is installed."""
+    for name in _VERSIONS:
+        package = name.replace("-", "_")
+        loaded = getattr(sys.modules.get(package), "__version__", None)
+        _, place = _installed().get(package, ("", ""))
+        if loaded is None or not place or loaded == version(name):
+            continue
+        if imported.last_change(os.stat(place)) >= imported.start():  # else it is written otherwise
+            raise Unkeyed(f"{name} {version(name)} was installed after the import of {loaded}")
 
 
 def sources_in(top: str) -> str:
     """A digest of a package's files: a checkout that is edited has other code."""
     folders = [top]
     found = []
+    newest = 0
     for folder in folders:
         try:
             with os.scandir(folder) as entries:
@@ -216,11 +243,25 @@ def sources_in(top: str) -> str:
                     if each.name.endswith((".py", ".so", ".pyd")):
                         at = each.stat()
                         found.append((each.path[len(top) :], at.st_size, at.st_mtime_ns))
+                        newest = max(newest, imported.last_change(at))
                     elif each.is_dir(follow_symlinks=False) and each.name != "__pycache__":
                         folders.append(each.path)
         except OSError as exc:
             raise Unkeyed(f"{folder} cannot be read: {exc.strerror}") from None
+    package = os.path.basename(top)
+    _refuse_changed(top, package, newest, _is_installed(package, top))
     return digested("sources", [repr(sorted(found)).encode()]).hex()
+
+
+def _refuse_changed(path: str, package: str, changed: int, is_release: bool = False) -> None:
+    """Raise if files were changed when this process may have had older code of their package.
+
+    A release, whose version is that of the code, may have been installed before its import.
+    """
+    if package not in sys.modules or changed < imported.start():
+        return
+    if changed >= imported.AT or (package in imported.BEFORE and not is_release):
+        raise Unkeyed(f"{path} was changed after its import")
 
 
 @functools.cache
@@ -271,11 +312,12 @@ def _uses_svml() -> bool:
     return bool(llvm.targets.has_svml())
 
 
-def _stamp(path: str) -> tuple[int, int]:
+def _stamp(path: str, package: str) -> tuple[int, int]:
     try:
         found = os.stat(path)
     except OSError as exc:
         raise Unkeyed(f"{path} cannot be read: {exc.strerror}") from None
+    _refuse_changed(path, package, imported.last_change(found))
     return found.st_size, found.st_mtime_ns
 
 
@@ -288,6 +330,7 @@ class Contents:
         # by themselves: each variable has a type of its own, and most of them are equal
         self._types: dict[TensorType, bytes] = {}
         self._open: list[int] = []  # ids of objects that are being looked at
+        self._modules: list[tuple[types.ModuleType, Names]] = []  # those too
         self._places: dict[Variable, bytes] = {}  # of the outer graph, which functions may name
 
     def of(self, value: Any) -> bytes:
@@ -450,7 +493,7 @@ class Contents:
         if isinstance(value, property):
             return digested("property", [self.of((value.fget, value.fset, value.fdel))])
         if isinstance(value, types.ModuleType):
-            return digested("module", [value.__name__.encode(), *_version_of(value)])
+            return self._module(value, None)
         if isinstance(value, types.BuiltinMethodType) and not _is_of_module(value):
             return digested("method", [value.__name__.encode(), self.of(value.__self__)])
         if is_by_name(value):
@@ -460,11 +503,34 @@ class Contents:
         value = getattr(value, "py_func", value)  # of numba's functions
         if not isinstance(value, types.FunctionType):
             return None
-        code = value.__code__
-        cells = [_contents_of(cell) for cell in value.__closure__ or ()]
-        named = {n: value.__globals__[n] for n in _names(code) if n in value.__globals__}
+        code, known = value.__code__, value.__globals__
+        names = frozenset(_names(code))
+        read: Names = None if names & _ANY_NAME else names
+        cells = [self._read(_contents_of(cell), read) for cell in value.__closure__ or ()]
+        named = {n: self._read(known[n], read) for n in dict.fromkeys(_names(code)) if n in known}
         parts = (code, cells, value.__defaults__, value.__kwdefaults__, named, vars(value))
         return digested("function", map(self.of, parts))
+
+    def _read(self, value: Any, names: Names) -> object:
+        """The value that code reads: of a module only what the code names there."""
+        return self._module(value, names) if isinstance(value, types.ModuleType) else value
+
+    def _module(self, module: types.ModuleType, names: Names) -> bytes:
+        """A module of the user by what it holds, any other by its name and its file."""
+        name = module.__name__.encode()
+        if (file := _file_of(module)) is not None:
+            return digested("module", [name, *file])
+        if (module, names) in self._modules:  # it leads back to itself
+            return digested("module", [name])
+        if "__getattr__" in vars(module):
+            raise Unkeyed(f"module {module.__name__} makes its names when they are read")
+        has = {k: v for k, v in vars(module).items() if names is None or k in names}
+        self._modules.append((module, names))
+        try:
+            read = {k: self._read(v, names) for k, v in has.items() if names or k[:2] != "__"}
+            return digested("module", [name, self._mapping(read)])
+        finally:
+            self._modules.pop()
 
     def _code(self, code: types.CodeType) -> bytes:
         parts = (code.co_code, code.co_consts, code.co_names, code.co_varnames, code.co_freevars)
@@ -532,13 +598,18 @@ def is_by_name(value: object) -> bool:
     return found is value
 
 
-def _version_of(module: types.ModuleType) -> list[bytes]:
-    if module.__name__.partition(".")[0] in _BY_NAME:
+def _file_of(module: types.ModuleType) -> list[bytes] | None:
+    """The stamp of a module's file, if it was installed or is no Python; None of one of the user.
+
+    Modules of packages in keys need none.
+    """
+    top = module.__name__.partition(".")[0]
+    if top in _BY_NAME:
         return []
-    file = getattr(module, "__file__", None)
-    if file is None:
-        raise Unkeyed(f"module {module.__name__} has no file")
-    return [repr(_stamp(file)).encode()]
+    file = vars(module).get("__file__")
+    if file is None or (file.endswith(".py") and not _INSTALLED.intersection(file.split(os.sep))):
+        return None
+    return [repr((_stamp(file, top), version(top))).encode()]
 
 
 def _is_of_module(function: types.BuiltinMethodType) -> bool:

@@ -27,6 +27,7 @@ from pytensor.tensor.random.type import RandomType
 from synkhronos._compiling.kept.keys import (
     VERSIONED,
     Contents,
+    Names,
     Registry,
     Unkeyed,
     digested,
@@ -146,10 +147,14 @@ class KnownCode(Contents):
 
     def _callable(self, value: Any) -> bytes | None:
         function = getattr(value, "py_func", value)  # of numba's functions
-        checked = isinstance(function, types.FunctionType | types.ModuleType | np.ufunc)
-        if checked and not is_known(function):
+        if isinstance(function, types.FunctionType | np.ufunc) and not is_known(function):
             raise Unkeyed(f"{function} is code of others")
         return super()._callable(value)
+
+    def _module(self, module: types.ModuleType, names: Names) -> bytes:
+        if not is_known(module):
+            raise Unkeyed(f"{module} is code of others")
+        return super()._module(module, names)
 
     def _refuse_registered(self, registries: Sequence[Registry]) -> None:
         """Raise if others have registered code for a class of the graph, or of a known package."""
