@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytensor  # noqa: F401
 import pytest
@@ -245,9 +246,19 @@ def pytest_collection_finish() -> None:
     tests with groups take 1.7 times the processor time. Of later objects the oldest are visited
     more rarely than by default, 10: that was 3 of 26 s of `pymc/test_repeated.py`.
     """
+    _find_constants()
     gc.collect()
     gc.freeze()
     gc.set_threshold(*gc.get_threshold()[:2], 100)
+
+
+@hypothesis.settings(max_examples=3, derandomize=True, database=None)
+@hypothesis.given(st.lists(st.integers(), min_size=200, max_size=200))
+def _find_constants(_: list[int]) -> None:
+    """Hypothesis looks for constants in the tests before it takes one: here, for all forks.
+
+    Each fork that draws its own cases would do so, in most of the time that it takes.
+    """
 
 
 def pytest_sessionfinish() -> None:

@@ -28,6 +28,7 @@ from selection import thorough
 
 import synkhronos as synk
 from synkhronos._errors import InputError, InputTypeError, SynkhronosError
+from synkhronos.pymc._density.nutpie import compiled_soon
 from synkhronos.pymc._map import compilations, where
 from synkhronos.pymc._map.bar import Bar
 from synkhronos.pymc._map.compilations import Compilations
@@ -154,7 +155,7 @@ def test_a_model_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     compiled = Compilations()
     monkeypatch.setattr(compiled, "_assign", assign)
-    with compiled:
+    with compiled_soon(), compiled:  # as each process of `map`
         drawn = [pm.sample(model=cases.model_of(i), random_seed=3, **SHORT, **QUIET) for i in items]
         assert compiled.count == 1
         assert differentiated == 1
