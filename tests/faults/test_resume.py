@@ -75,8 +75,8 @@ TEXT = """
 
     rule, times = sys.argv[1], int(sys.argv[2])
     draw = random.Random(rule)
-    code, unbroken = finish(*child("unbroken", rule))
-    assert code == 0 and unbroken
+    # here, so that what it imports is there for all children
+    unbroken = b"e" + train("unbroken", rule, lambda text: None)
     killed = {-9: 0, 7: 0}
     for trial in range(times):
         done = 0
