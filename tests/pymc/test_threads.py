@@ -168,6 +168,7 @@ SCRIPT = """
     from concurrent.futures import ThreadPoolExecutor
     warnings.simplefilter("ignore")
     import numpy as np, pymc as pm, synkhronos as synk
+    from synkhronos.pymc._density.nutpie import compiled_soon
     from synkhronos.pymc._group.likelihood import GroupLikelihood
     r = np.random.default_rng(4)
     x, (sampler, way, caller, fault, at) = r.normal(size=(60, 2)), sys.argv[1:]
@@ -194,6 +195,9 @@ SCRIPT = """
         begun.append(True)
         if way == "sample":
             return synk.pymc.sample(cores=2, members_per_chain=2, **given)
+        if way == "divided before":
+            with compiled_soon():  # nutpie itself compiles its functions for 10 s
+                return pm.sample(cores=1, **given)
         if way != "nutpie.sample":
             return pm.sample(cores=1, **given)
         import nutpie
