@@ -1,11 +1,14 @@
-"""A rewrite that changes only graphs with a given operation, or in a given mode."""
+"""Rewrites of some graphs, or up to a position."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pytensor.compile.mode import Mode
+from pytensor.compile.mode import Mode, optdb
 from pytensor.graph.rewriting.basic import GraphRewriter, get_active_mode
+
+from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.pytensor import PYTENSOR
 
 
 class Where(GraphRewriter):
@@ -35,3 +38,15 @@ class Where(GraphRewriter):
 def includes(mode: Mode, tag: str) -> bool:
     """Whether a mode includes a tag; a mode that was given its rewrites has none."""
     return tag in getattr(mode.provided_optimizer, "include", ())
+
+
+def rewriter_before(position: float, mode: Mode) -> GraphRewriter:
+    """What a mode rewrites before a position, for a graph that is to be a part of another one."""
+    linker = mode.linker
+    chosen = mode.provided_optimizer.including(*linker.required_rewrites)
+    chosen = chosen.excluding(*linker.incompatible_rewrites)
+    chosen.position_cutoff = position
+    found: GraphRewriter = optdb.query(chosen)
+    with optional_gain():  # it tells the mode to rewrites that look it up
+        found = PYTENSOR.get("_ActiveModeGraphRewriter")(found, mode)
+    return found

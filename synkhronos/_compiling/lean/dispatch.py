@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply
+from pytensor.link.numba.dispatch.basic import numba_njit
 from pytensor.tensor.basic import Alloc, Split
 from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.math import Dot
@@ -18,12 +19,18 @@ from synkhronos._compiling.lean import (
     products,
     reductions,
     row_product_loops,
+    scan_loops,
     shapes,
 )
 from synkhronos._compiling.lean.convolutions import Convolution
 from synkhronos._compiling.lean.op import Lean
 from synkhronos._compiling.lean.row_products import ChosenRowProducts, SumsOfRowsByIndex
-from synkhronos._libraries.pytensor import register_funcify_and_cache_key
+from synkhronos._compiling.lean.scans import NumberScan
+from synkhronos._libraries.pytensor import (
+    compile_numba_function_src,
+    numba_funcify_and_cache_key,
+    register_funcify_and_cache_key,
+)
 
 
 def _key(module: Any, *parts: Any) -> str:
@@ -84,3 +91,13 @@ def _funcify_sums(op: SumsOfRowsByIndex, node: Apply, **kwargs: Any) -> tuple[An
     dtype = np.dtype(node.outputs[0].type.dtype)
     function = row_product_loops.sums_of_rows_by_index(op.columns, dtype)
     return function, _key(row_product_loops, "sums", op.columns, dtype)
+
+
+@register_funcify_and_cache_key(NumberScan)  # type: ignore[untyped-decorator]
+def _funcify_scan(op: NumberScan, node: Apply, **kwargs: Any) -> tuple[Any, str | None]:
+    """Return a function of numba, and the key of its machine code."""
+    step, known = numba_funcify_and_cache_key(op.step, node=op.step.make_node(*op.step.inputs))
+    text = scan_loops.source(node)
+    code = compile_numba_function_src(text, "scan", {"np": np, "step": step})
+    key = None if known is None else _key(scan_loops, text, known)
+    return numba_njit(code, boundscheck=False), key

@@ -23,6 +23,7 @@ from synkhronos._compiling.lean.number_products import ExponentialsOfNumbers
 from synkhronos._compiling.lean.op import Lean
 from synkhronos._compiling.lean.outer import SumsOfOuterProducts
 from synkhronos._compiling.lean.row_products import ProductsOfChosenRows
+from synkhronos._compiling.lean.scans import ScansOfNumbers
 from synkhronos._compiling.vectorised.ratios import Quotients
 from synkhronos._compiling.where import Where
 from synkhronos._libraries.library import tell, usable
@@ -36,6 +37,7 @@ _BEFORE_FUSION = 48.6
 _BEFORE_ELEMENTS = 48.65  # `vectorised` computes short axes over elements at 48.7
 _LAST_BEFORE_FUSION = 48.8
 _BEFORE_INDEXED_LOOPS = 99.0  # PyTensor joins gathers and loops at 100
+_BEFORE_INNER_GRAPHS = 99.5  # are rewritten
 _LAST = 1001.0  # a position after all of PyTensor's own rewrites, and after those of `nn`
 
 
@@ -148,6 +150,7 @@ def register() -> None:
         ("axes", LoopsInOrderOfMemory, _BEFORE_ELEMENTS),
         ("once", ComputesOnce, _LAST_BEFORE_FUSION),
         ("gathers", GathersByLoops, _BEFORE_INDEXED_LOOPS),
+        ("scans", ScansOfNumbers, _BEFORE_INNER_GRAPHS),
     ):
         optdb.register(f"synkhronos_lean_{name}", kind(tag=TAG), TAG, "numba", position=position)
     optdb.register("synkhronos_lean_quotients", Quotients(), "numba", position=_AFTER_FACTORS)

@@ -28,6 +28,7 @@ from synkhronos._compiling.lean.rewrite import register as register_lean
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos._compiling.vectorised.rewrite import register as register_vectorised
 from synkhronos._compiling.vectorised.tails import expanded
+from synkhronos._compiling.where import rewriter_before
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.pytensor import PYTENSOR
 from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
@@ -180,13 +181,7 @@ def _join(fgraph: FunctionGraph) -> None:
     if not found or not isinstance(mode.linker, NumbaLinker):
         return
     suited = with_lean(mode)
-    linker = suited.linker
-    chosen = suited.provided_optimizer.including(*linker.required_rewrites)
-    chosen = chosen.excluding(*linker.incompatible_rewrites)
-    chosen.position_cutoff = _BEFORE_LOOPS
-    first = optdb.query(chosen)
-    with optional_gain():  # it tells the mode to rewrites that look it up
-        first = PYTENSOR.get("_ActiveModeGraphRewriter")(first, suited)
+    first = rewriter_before(_BEFORE_LOOPS, suited)
     for node in found:
         used = [v for v in node.outputs if fgraph.clients[v]]
         inner = node.op.fgraph.unfreeze()
