@@ -268,9 +268,11 @@ def faster(model: Any) -> Iterator[tuple[Any, list[str]]]:
     log.addHandler(lines)
     log.setLevel(logging.INFO)
     copy = synk.pymc.fast(model)
-    if "logp" not in vars(copy) or not copy.logp.reading.names:
+    reading = getattr(vars(copy).get("logp"), "reading", None)
+    names = reading.names if reading else ["loops"] * ("logp" in vars(copy))
+    if not names:
         raise synk.InputError(lines.lines[-1] if lines.lines else "no line says why")
-    yield copy, copy.logp.reading.names
+    yield copy, names
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ def includes(mode: Mode, tag: str) -> bool:
 
 
 def rewriter_before(position: float, mode: Mode) -> GraphRewriter:
-    """What a mode rewrites before a position, for a graph that is to be a part of another one."""
+    """The rewrites of a mode before a position, for a graph that becomes a part of another one."""
     linker = mode.linker
     chosen = mode.provided_optimizer.including(*linker.required_rewrites)
     chosen = chosen.excluding(*linker.incompatible_rewrites)

@@ -24,12 +24,14 @@ from comparing import (
 )
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pytensor.graph.basic import Constant
+from pytensor.scan.op import Scan
 from pytensor.tensor.rewriting.fused_elemwise import FusedElemwise
 from selection import thorough
 from zoo import KINDS
 
 import synkhronos as synk
-from synkhronos.pymc._density.density import Density
+from synkhronos._compiling.lean.scans import NumberScan
+from synkhronos.pymc._density.density import AsInGroups, Density
 
 # one of each way in which terms, latents and data meet
 TYPICAL = (
@@ -536,6 +538,41 @@ def fitted(model: pm.Model, how: str) -> np.ndarray:
     with model:
         found = pm.sample(step=step(), compute_convergence_checks=False, **given, **quiet)
     return np.asarray(found.posterior["b"])
+
+
+def hidden_states() -> pm.Model:
+    """Nothing of it is a sum over rows."""
+    y = np.random.default_rng(0).normal(size=10)
+
+    def step(seen: Any, state: Any, mu: Any) -> Any:
+        return pt.logsumexp(state[:, None] - pt.log(2.0), axis=0) - (seen - mu) ** 2
+
+    with pm.Model() as model:
+        mu = pm.Normal("mu", [-1.0, 1.0], shape=2)
+        states = pytensor.scan(
+            step, [pt.constant(y)], [pt.zeros(2)], non_sequences=[mu], return_updates=False
+        )
+        pm.Potential("seen", pt.logsumexp(states[-1]))
+    return model
+
+
+def test_loops_over_time_become_loops_of_numbers(caplog: Any) -> None:
+    model = hidden_states()
+    with caplog.at_level(logging.INFO, "synkhronos"):
+        copy = synk.pymc.fast(model)
+    assert "its loops over time are compiled anew" in caplog.text
+    at = {"mu": np.array([0.3, -0.2])}
+    given, outputs = copy.value_vars, [copy.logp(), copy.dlogp()]
+    made = pytensor.function(given, outputs, mode="NUMBA")  # numba compiles when it is called
+    kinds = {type(node.op) for node in made.maker.fgraph.apply_nodes}
+    assert NumberScan in kinds
+    assert not kinds & {Scan, AsInGroups}
+    value = copy.compile_logp(mode=IN_PYTHON)(at)
+    np.testing.assert_allclose(value, model.compile_logp(mode=IN_PYTHON)(at), rtol=1e-12)
+    slope = copy.compile_dlogp(mode=IN_PYTHON)(at)
+    np.testing.assert_allclose(slope, model.compile_dlogp(mode=IN_PYTHON)(at), rtol=1e-10)
+    with pytest.raises(synk.InputError, match=r"comes from synk\.pymc\.fast"):
+        synk.pymc.fast(copy)
 
 
 @pytest.mark.thorough  # each compiles both models

@@ -122,7 +122,7 @@ class _Source:
         return all(map(self._is_once, chosen))
 
     def _reads(self, depth: int, once: Sequence[bool], wanted: bool) -> Iterator[str]:
-        """What is read once, or in each step; numbers that tell where come before the others."""
+        """The numbers that are read once, or in each step; those that tell where come first."""
         reads = list(enumerate(self._op.reads))
         reads.sort(key=lambda pair: any(isinstance(i, tuple) for i in pair[1].where))
         for at, read in reads:

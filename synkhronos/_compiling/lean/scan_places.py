@@ -12,7 +12,7 @@ type Kind = Literal["row", "tap", "carried", "whole"]
 
 
 class Place(NamedTuple):
-    """What an inner input or an inner output stands for.
+    """The place of an inner input or of an inner output.
 
     Attributes
     ----------

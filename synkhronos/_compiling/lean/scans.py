@@ -72,9 +72,10 @@ class NumberScan(Op):
         return Apply(self, [*node.inputs, *tables], [v.type() for v in node.outputs])
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Any) -> None:
-        names: dict[str, Any] = {"np": np, "step": self.step.impl}
-        exec(source(node), names)
-        found = names["scan"](*inputs)
+        from synkhronos._libraries.pytensor import compile_numba_function_src
+
+        names = {"np": np, "step": self.step.impl}
+        found = compile_numba_function_src(source(node), "scan", names)(*inputs)
         if len(output_storage) == 1:
             found = [found]
         for cell, value in zip(output_storage, found, strict=True):

@@ -17,6 +17,7 @@ from pytensor.compile.mode import optdb
 from pytensor.gradient import DisconnectedType
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import MergeOptimizer, get_active_mode, graph_rewriter
 from pytensor.link.numba.linker import NumbaLinker
@@ -86,6 +87,24 @@ class Density(OpFromGraph):
             found = whole.pullback(inputs, outputs, cotangents)
         pairs = zip(found, self.connected, strict=True)
         return [v if connected else DisconnectedType()() for v, connected in pairs]
+
+
+class AsInGroups(Op):
+    """A log-density -> the same. The functions that contain it are compiled as those of groups."""
+
+    __props__ = ()
+
+    def __init__(self) -> None:
+        self.view_map = {0: [0]}
+
+    def make_node(self, *inputs: Variable) -> Apply:
+        return Apply(self, list(inputs), [v.type() for v in inputs])
+
+    def perform(self, node: Apply, inputs: Sequence[np.ndarray], output_storage: Storage) -> None:
+        output_storage[0][0] = inputs[0]
+
+    def pullback(self, inputs: Inputs, outputs: Inputs, cotangents: Inputs) -> list[Variable]:
+        return list(cotangents)
 
 
 def density(
@@ -162,6 +181,7 @@ def _inline(fgraph: FunctionGraph) -> None:
     """Modes without numba get the graph, with PyTensor's own operations."""
     if isinstance(get_active_mode(fgraph).linker, NumbaLinker):
         return
+    _without_marks(fgraph)
     for node in [n for n in fgraph.toposort() if isinstance(n.op, Density)]:
         places, outputs = node.op.expanded()
         pairs = dict(zip(places, node.inputs, strict=True))
@@ -178,7 +198,7 @@ def _join(fgraph: FunctionGraph) -> None:
     """
     mode = get_active_mode(fgraph)
     found = [n for n in fgraph.toposort() if isinstance(n.op, Density)]
-    if not found or not isinstance(mode.linker, NumbaLinker):
+    if not isinstance(mode.linker, NumbaLinker) or not (_without_marks(fgraph) or found):
         return
     suited = with_lean(mode)
     first = rewriter_before(_BEFORE_LOOPS, suited)
@@ -199,6 +219,14 @@ def _join(fgraph: FunctionGraph) -> None:
     MergeOptimizer().rewrite(fgraph)
     with optional_gain():  # of what follows
         PYTENSOR.put(fgraph, "_compile_mode", suited)
+
+
+def _without_marks(fgraph: FunctionGraph) -> bool:
+    """Take the marks out of a graph; whether there were any."""
+    marks = [n for n in fgraph.toposort() if isinstance(n.op, AsInGroups)]
+    for node in marks:
+        fgraph.replace(node.outputs[0], node.inputs[0], reason="as_in_groups")
+    return bool(marks)
 
 
 register_lean()

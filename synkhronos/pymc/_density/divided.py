@@ -29,7 +29,7 @@ class Replaced:
     def __init__(self, model: Model) -> None:
         self.model = model
 
-    def replace(self, density: Divided) -> None:
+    def replace(self, density: Divided | Marked) -> None:
         """Give the model this log-density, in place of its own or of an earlier one."""
         model = self.model
         forget_compiled(model)
@@ -40,7 +40,7 @@ class Replaced:
     def restore(self) -> None:
         """Give the model its own log-density again, if it has another one."""
         model = self.model
-        if isinstance(vars(model).get("logp"), Divided):
+        if isinstance(vars(model).get("logp"), Divided | Marked):
             del model.logp
             if isinstance(model.rvs_to_initial_values, NotedInitialValues):
                 model.rvs_to_initial_values.__class__ = treedict
@@ -182,6 +182,20 @@ class Divided:
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which has what was divided here."""
         return {**self.__dict__, "_divide": None, "reading": None}
+
+
+class Marked:
+    """Replaces `model.logp`: the same graph, with a mark for those who compile it."""
+
+    lasting = True  # only copies have one
+
+    def __init__(self, model: Model, mark: Callable[[TensorVariable], TensorVariable]) -> None:
+        self._model, self._mark = model, mark
+
+    def __call__(self, vars: Any = None, jacobian: bool = True, sum: bool = True) -> Any:
+        """The log-density, as `pymc.Model.logp`."""
+        found = type(self._model).logp(self._model, vars, jacobian=jacobian, sum=sum)
+        return self._mark(found) if sum else found
 
 
 def _register_jax() -> None:

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
+
 import pytensor.tensor as pt
 from pymc import Model
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import toposort
+from pytensor.scan.op import Scan
 from pytensor.tensor import TensorVariable
 
 from synkhronos._compiling.lean.mode import without_c
 from synkhronos._compiling.progress import telling
 from synkhronos._compiling.traces import untraced
-from synkhronos.pymc._density.density import density
-from synkhronos.pymc._density.divided import Divided, Replaced
+from synkhronos.pymc._density.density import AsInGroups, density
+from synkhronos.pymc._density.divided import Divided, Marked, Replaced
 from synkhronos.pymc._density.faults import FaultError
 from synkhronos.pymc._density.gain import with_gain
 from synkhronos.pymc._density.likelihood import Likelihood, tell_forms
 from synkhronos.pymc._density.proof import prove
 from synkhronos.pymc._density.serial import DataInGraph, InProcess, sources_of
 from synkhronos.pymc._reading.reading import Reading
+
+log = logging.getLogger("synkhronos")
+
+
+def has_loops(graphs: Iterable[Variable]) -> bool:
+    """Whether these graphs have loops over time."""
+    return any(isinstance(node.op, Scan) for node in toposort(graphs))
+
+
+def mark_loops(model: Model) -> None:
+    """Let functions of a model be compiled as those of groups, for its loops over time."""
+    Replaced(model).replace(Marked(model, AsInGroups()))
+    log.info("its loops over time are compiled anew")
 
 
 class Faster(Replaced):
@@ -32,7 +51,10 @@ class Faster(Replaced):
         with telling(f"proving {', '.join(reading.names)}"), untraced(), without_c("NUMBA"):
             reading = with_gain(reading, repeated, settable)
             value = self._value_of(reading)
-        self.replace(Divided(model, reading, value, self._value_of, lasting=settable))
+        if reading.terms or not has_loops(reading.factors.values()):
+            self.replace(Divided(model, reading, value, self._value_of, lasting=settable))
+        else:
+            mark_loops(model)
 
     def _value_of(self, reading: Reading) -> TensorVariable:
         """The log-density of these terms' variables, proved; of no terms it is 0."""
