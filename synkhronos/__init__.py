@@ -13,7 +13,7 @@ from synkhronos._host import system as _system
 from synkhronos._libraries import imported as _imported  # noqa: F401  # notes what was there before
 
 # A process of an MPI launch notes at once that it is one, before it starts others, or ends early.
-if {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"} & _environ.keys():
+if _system.MPI_RANKS & _environ.keys():
     _import("synkhronos._backends.mpi")
 
 _system.tell()

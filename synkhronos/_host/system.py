@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import sys
 
+# the variables in which launchers of MPI tell a process its rank
+MPI_RANKS = frozenset({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
+
 _CONTAINER = (
     "run it in a Linux container: the repository has a Dockerfile (docker build -t synkhronos . "
     "and docker run --rm -it synkhronos)"

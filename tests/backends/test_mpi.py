@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from synkhronos._backends import mpi as mpi_backend
-from synkhronos._host import cores
+from synkhronos._host import cores, system
 from synkhronos._host.polling import readable
 
 OPEN_MPI = {
@@ -56,6 +56,13 @@ def test_launches_are_recognised(
     given = dict(environ)
     assert mpi_backend.launch(given) == wanted
     assert mpi_backend.launch(given) == wanted, "again, in the same process"
+    assert wanted is None or system.MPI_RANKS & environ.keys()
+
+
+def test_the_names_of_ranks_are_known_without_this_module() -> None:
+    """It is imported at once where one of them is set, and else not before a group needs it."""
+    ranks = [name for names, *_ in mpi_backend._LAUNCHERS.values() for name in names]
+    assert sorted(ranks) == sorted(system.MPI_RANKS)
 
 
 def test_what_a_launched_process_starts_is_no_part_of_the_launch() -> None:

@@ -639,6 +639,7 @@ def test_members_per_chain_is_refused_with_fewer_chains_than_nodes(
 ) -> None:
     for module in (mpi, _members):
         monkeypatch.setattr(module, "launch", lambda: SimpleNamespace(size=5))
+    monkeypatch.setenv("PMIX_RANK", "0")
     with pytest.raises(InputError, match="the members of all nodes work on each chain"):
         synk.pymc.sample(model_of(), members_per_chain=2)
 
