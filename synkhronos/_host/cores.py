@@ -72,8 +72,12 @@ def _place(core: int) -> tuple[int, int]:
 
 def domain(core: int) -> int:
     """The NUMA domain of a core: its memory is nearer than that of others."""
-    folders = (_CPUS / f"cpu{core}").glob("node[0-9]*")
-    return min((int(folder.name.removeprefix("node")) for folder in folders), default=0)
+    try:
+        names = os.listdir(_CPUS / f"cpu{core}")
+    except OSError:
+        return 0
+    numbers = [name.removeprefix("node") for name in names if name.startswith("node")]
+    return min((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 def _quota() -> int:
