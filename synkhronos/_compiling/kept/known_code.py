@@ -70,6 +70,7 @@ class KnownCode(Contents):
         self._places_of_data: dict[int, int] = {}
         self._bytes = 0
         self._operations: set[type] = set()
+        self._own: set[type] = set()  # classes of whose functions none was replaced
 
     def key(
         self,
@@ -133,7 +134,7 @@ class KnownCode(Contents):
         found = super()._operation(op)
         self._operations.add(type(op))
         # others read these by their properties and inner graphs alone, as keys do
-        if not isinstance(op, RNGConsumerOp) and not type(op).__module__.startswith("pymc."):
+        if not is_a(op, RNGConsumerOp) and not type(op).__module__.startswith("pymc."):
             return found
         has = {name: value for name, value in vars(op).items() if name not in _FOUND}
         return digested("whole", [found, self.of(has)])
@@ -141,8 +142,9 @@ class KnownCode(Contents):
     def _class(self, value: type) -> bytes:
         if not is_by_name(value) or not is_known(value):
             raise Unkeyed(f"{value.__module__}.{value.__qualname__} is a class of others")
-        theirs = [base for base in value.__mro__ if base.__module__.partition(".")[0] in _MAKERS]
-        refuse_replaced(theirs)
+        bases = set(value.__mro__) - self._own
+        refuse_replaced([each for each in bases if each.__module__.partition(".")[0] in _MAKERS])
+        self._own |= bases
         return super()._class(value)
 
     def _callable(self, value: Any) -> bytes | None:
@@ -181,6 +183,8 @@ def _is_known(value: Any, seen: set[int]) -> bool:
     if id(value) in seen:  # such as a function that encloses itself
         return True
     seen.add(id(value))
+    if type(value) is types.FunctionType:  # most are
+        return _is_function_known(value, seen)
     if isinstance(value, staticmethod | classmethod | types.MethodType):
         return _is_known(value.__func__, seen)
     if isinstance(value, property):
@@ -193,16 +197,23 @@ def _is_known(value: Any, seen: set[int]) -> bool:
     wrapped = getattr(value, "__dict__", {}).get("__wrapped__")  # it may be a cache
     if wrapped is not None and not _is_known(wrapped, seen):
         return False
-    if isinstance(value, types.FunctionType):
-        named = (value.__module__, value.__globals__.get("__name__"))
-        inside = [_enclosed(cell) for cell in value.__closure__ or ()]
-        return all(map(_is_name_known, named)) and all(_is_known(each, seen) for each in inside)
     if isinstance(value, types.ModuleType):
         return _is_name_known(value.__name__)
     if isinstance(value, tuple | list):
         return all(_is_known(each, seen) for each in value)
     kind = value if isinstance(value, type) else type(value)
     return _is_name_known(kind.__module__)
+
+
+def _is_function_known(function: types.FunctionType, seen: set[int]) -> bool:
+    if not _is_name_known(function.__module__):
+        return False
+    if not _is_name_known(function.__globals__.get("__name__")):
+        return False
+    inside = [_enclosed(cell) for cell in function.__closure__ or ()]
+    if "__wrapped__" in function.__dict__:
+        inside.append(function.__dict__["__wrapped__"])
+    return all(_is_known(each, seen) for each in inside)
 
 
 @functools.cache
