@@ -159,7 +159,7 @@ def test_the_machine_is_a_part_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     before = keys.machine()
 
     def now() -> str:
-        for each in (keys._versions, keys._processor):
+        for each in (keys._lasting, keys._versions, keys._processor):
             each.cache_clear()
         return keys.machine()
 

@@ -151,7 +151,13 @@ def key_by(
 def machine() -> str:
     """Versions, the processor and flags of PyTensor, on which compiled code depends too."""
     flags = [str(getattr(pytensor.config, name, None)) for name in _FLAGS]
-    return digested("machine", [repr((_versions(), _processor(), flags)).encode()]).hex()
+    return digested("machine", [_lasting(), repr(flags).encode()]).hex()
+
+
+@functools.cache
+def _lasting() -> bytes:
+    """The part that stays in a process: each call of `sample` makes several keys."""
+    return repr((_versions(), _processor())).encode()
 
 
 def version(name: str) -> str | None:
@@ -177,12 +183,12 @@ def _installed() -> dict[str, tuple[str, str]]:
     for place in (os.path.realpath(each) for each in sys.path):
         with contextlib.suppress(OSError):  # such as a zip file, or a folder that is not there
             for entry in os.listdir(place):
+                if ".dist-info" not in entry and ".egg-" not in entry:
+                    continue
                 stem, dot, _ = entry.partition(".dist-info")
                 project, _, number = stem.rpartition("-") if dot else (stem, "", "")
-                if not dot and ".egg-" in entry:
+                if not dot:
                     project = re.split(r"-|\.egg-", entry)[0]
-                elif not dot:
-                    continue
                 own = entry == f"{project}.egg-info"  # beside the sources
                 found.setdefault(project.replace("-", "_").lower(), (number, "" if own else place))
     return found
@@ -233,23 +239,22 @@ def _refuse_upgraded() -> None:
 
 def sources_in(top: str) -> str:
     """A digest of a package's files: a checkout that is edited has other code."""
-    folders = [top]
-    found = []
-    newest = 0
+    folders, length = [top], len(top)
+    found, changes = [], [0]
     for folder in folders:
         try:
             with os.scandir(folder) as entries:
                 for each in entries:
                     if each.name.endswith((".py", ".so", ".pyd")):
                         at = each.stat()
-                        found.append((each.path[len(top) :], at.st_size, at.st_mtime_ns))
-                        newest = max(newest, imported.last_change(at))
-                    elif each.is_dir(follow_symlinks=False) and each.name != "__pycache__":
+                        found.append(f"{at.st_size} {at.st_mtime_ns} {each.path[length:]}")
+                        changes += (at.st_mtime_ns, at.st_ctime_ns)
+                    elif each.name != "__pycache__" and each.is_dir(follow_symlinks=False):
                         folders.append(each.path)
         except OSError as exc:
             raise Unkeyed(f"{folder} cannot be read: {exc.strerror}") from None
     package = os.path.basename(top)
-    _refuse_changed(top, package, newest, _is_installed(package, top))
+    _refuse_changed(top, package, max(changes), _is_installed(package, top))
     return digested("sources", [repr(sorted(found)).encode()]).hex()
 
 
@@ -438,16 +443,16 @@ class Contents:
             raise Unkeyed(f"a variable without a name, {value}, is no part of the graph")
         return self._leaf(value, "named", 0)
 
-    def _operation(self, op: Op) -> bytes:
+    def _operation(self, op: Any) -> bytes:
         """An operation by what it is compared by, or else by all that it has."""
         if getattr(op, "is_of_process", False):
             raise Unkeyed(f"{type(op).__name__} stands for something of this process")
         has: dict[str, object] = {}
         if (props := getattr(type(op), "__props__", None)) is not None:
             has = {name: getattr(op, name) for name in props}
-        elif not isinstance(op, HasInnerGraph):
+        elif not is_a(op, HasInnerGraph):
             has = dict(vars(op))
-        if isinstance(op, HasInnerGraph):
+        if is_a(op, HasInnerGraph):
             has["fgraph"] = op.fgraph
             for name in ("info", "truncate_gradient", "name", "allow_gc"):  # of loops
                 has[name] = getattr(op, name, None)
@@ -463,6 +468,8 @@ class Contents:
         ours: dict[int, bool] = {}  # by the rewrite, which has several tags
         for tag, those in database.__db__.items():
             for each in those:
+                if ours.get(id(each)):
+                    continue
                 if isinstance(each, RewriteDatabase):
                     found += self._rewrites(each) if each.name == tag else []
                     continue
