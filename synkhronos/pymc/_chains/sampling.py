@@ -307,8 +307,7 @@ def sample(
         kwargs[of_nuts] = dict(nuts)
     if (adaptation := check_adaptation(adaptation, kwargs)) not in (None, AUTO):
         kwargs[of_nuts] = {**(kwargs.get(of_nuts) or {}), "adaptation": adaptation}
-    there = len(_cores.available())
-    chains = chains or max(2, cores or min(_MOST_CHAINS, there))
+    chains = chains or max(2, cores or min(_MOST_CHAINS, len(_cores.available())))
     asked = {"members_per_chain": members_per_chain, "mode": mode}
     asked |= {"row_wise": row_wise, "repeated": repeated, "adaptation": adaptation}
     quiet, wanted = bool(kwargs.get("quiet")), check_flag("sample: keep", keep)
