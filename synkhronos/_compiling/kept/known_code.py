@@ -247,11 +247,13 @@ def refuse_replaced(classes: Iterable[type], modules: Iterable[types.ModuleType]
         name = each.__name__ if isinstance(each, types.ModuleType) else each.__module__
         own = vars(sys.modules[name])
         for value in list(vars(each).values()):
-            if type(value) in _FUNCTIONS:
-                function: Any = getattr(value, "__func__", value)
-                is_own = getattr(function, "__globals__", None) is own
-                if not is_own and not _is_known(value, seen):
-                    raise Unkeyed(f"{value} of others is in {each}")
+            kind = type(value)
+            if kind not in _FUNCTIONS:
+                continue
+            function = value if kind is types.FunctionType else getattr(value, "__func__", None)
+            is_own = getattr(function, "__globals__", None) is own
+            if not is_own and not _is_known(value, seen):
+                raise Unkeyed(f"{value} of others is in {each}")
 
 
 @functools.cache

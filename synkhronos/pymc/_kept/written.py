@@ -160,8 +160,12 @@ def _refuse_changed(model: Model) -> None:
         raise Unkeyed(f"its {', '.join(sorted(replaced))} is its own")
     names = [name for name in sys.modules if name.startswith("pymc.")]
     modules = [sys.modules[name] for name in names if name.startswith(_MODULES)]
-    found = [(module, value) for module in modules for value in vars(module).values()]
-    classes = [v for module, v in found if isinstance(v, type) and v.__module__ == module.__name__]
+    classes = [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    ]
     refuse_replaced(classes, modules)
 
 
