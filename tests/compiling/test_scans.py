@@ -12,6 +12,7 @@ import pytest
 from pytensor.scan.op import Scan
 from pytensor.scan.utils import until
 from rewritten import compiled, in_python, rewritten
+from selection import thorough
 
 from synkhronos._compiling.lean.scans import NumberScan
 from synkhronos._libraries.pytensor import numba_funcify_and_cache_key
@@ -86,6 +87,16 @@ def two_results() -> Any:
     return pt.concatenate([a[-5:], b.ravel()])
 
 
+def last_and_all() -> Any:
+    """The last value of one result, and all of two others."""
+
+    def step(y: Any, a: Any) -> Any:
+        return a * X + y, a * y, pt.stack([a, y])
+
+    a, b, c = scanned(step, sequences=[pt.constant(Y)], outputs_info=[V[0], None, None])
+    return pt.concatenate([a[-1][None], b, c.ravel()])
+
+
 def mixed_kinds() -> Any:
     """Counts, and truth values."""
 
@@ -100,7 +111,7 @@ def mixed_kinds() -> Any:
 
 
 GRAPHS = [garch, autoregression, hidden_states, linear_states, learning, looked_up]
-GRAPHS += [two_results, mixed_kinds]
+GRAPHS += [two_results, last_and_all, mixed_kinds]
 
 
 def with_slopes(graph: Callable[[], Any]) -> list[Any]:
@@ -129,6 +140,18 @@ def test_values_and_slopes(made: Any, graph: Any) -> None:
         assert value.shape == wanted.shape
 
 
+@in_python
+@pytest.mark.parametrize("graph", [autoregression, *thorough(garch, hidden_states, learning)])
+def test_second_derivatives(made: Any, graph: Any) -> None:
+    inputs, slopes = list(VALUES), with_slopes(graph)[2:]
+    along = pt.grad(slopes[0] + slopes[1].sum(), [X, V, M], disconnected_inputs="ignore")
+    plain = pytensor.function(inputs, along, mode="FAST_COMPILE", on_unused_input="ignore")
+    found = made(inputs, along)
+    assert NumberScan in kinds(found)
+    for wanted, value in zip(plain(*VALUES.values()), found(*VALUES.values()), strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-10, atol=1e-12)
+
+
 def test_no_step() -> None:
     """A trace of no steps has the initial values."""
     found = rewritten([V, X, LENGTH], autoregression())
@@ -139,7 +162,7 @@ def test_no_step() -> None:
 def test_machine_code() -> None:
     """Buffers that are circular, that are written twice, and that begin with no rows."""
     slope = pt.grad(autoregression().sum(), X)
-    outputs = [slope, two_results()]
+    outputs = [slope, two_results(), last_and_all()]
     found = compiled(list(VALUES), outputs)
     assert kinds(found) == {NumberScan}
     values = [v.copy() for v in VALUES.values()]

@@ -69,9 +69,8 @@ def read_places(info: ScanInfo) -> list[Place]:
     for taps in _taps(info):
         found += [Place("tap", outer, tap + _before(taps)) for tap in taps]
         outer += 1
-    outer += info.n_nit_sot
     found += [Place("carried", outer + at) for at in range(info.n_untraced_sit_sot)]
-    outer += info.n_untraced_sit_sot
+    outer += info.n_untraced_sit_sot + info.n_nit_sot
     return found + [Place("whole", outer + at) for at in range(info.n_non_seqs)]
 
 
@@ -84,8 +83,8 @@ def written_places(info: ScanInfo) -> list[Place]:
     for taps in (*info.mit_sot_in_slices, *info.sit_sot_in_slices):
         found.append(Place("tap", outer, _before(taps)))
         outer += 1
-    found += [Place("tap", outer + at) for at in range(info.n_nit_sot)]
-    outer += info.n_nit_sot
+    new = outer + info.n_untraced_sit_sot  # the inputs have the two in another order
+    found += [Place("tap", new + at) for at in range(info.n_nit_sot)]
     return found + [Place("carried", outer + at) for at in range(info.n_untraced_sit_sot)]
 
 
@@ -96,7 +95,7 @@ def buffers(info: ScanInfo) -> list[Buffer]:
     for at, taps in enumerate(_taps(info)):
         is_moved = at >= len(info.mit_mot_in_slices)
         found.append(Buffer(first + at, _before(taps) if is_moved else None, False))
-    first += len(found)
+    first += len(found) + info.n_untraced_sit_sot
     return found + [Buffer(first + at, 0, True) for at in range(info.n_nit_sot)]
 
 

@@ -110,6 +110,8 @@ def _of_numbers(node: Apply, mode: Mode) -> Apply | None:
         return None
     numbers = [v for elements in outputs for v in elements.ravel()]
     read, places = step.used(numbers)
+    if not read:
+        return None
     composite = ps.Composite(read, [ps.identity(v) for v in numbers])
     op = NumberScan(scan, composite, places, [out.shape for out in outputs])
     return op.make_node(*node.inputs, *step.tables)
