@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import runpy
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 import scipy.special
@@ -15,7 +13,6 @@ from vectorised_cases import CASES, allowed, arguments, errors, function, swept,
 from vectorised_code import PROCESSORS, counts
 from vectorised_errors import documented, largest, results, row, written
 
-from synkhronos._compiling.vectorised.code import inlined
 from synkhronos._compiling.vectorised.coefficients import COEFFICIENTS
 from synkhronos._compiling.vectorised.real import DOUBLE, SINGLE
 
@@ -23,7 +20,6 @@ pytestmark = pytest.mark.together  # each loop is compiled once
 FORMATS = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["float64", "float32"])
 NAMES = pytest.mark.parametrize("name", CASES)
 ALL_NAMES = pytest.mark.parametrize("name", [*CASES, "power"])
-CPU = numba.core.codegen.get_host_cpu_features()
 
 INF, NAN = np.inf, np.nan
 # The values at 0, -0, 1, inf, -inf and nan.
@@ -171,23 +167,18 @@ def test_the_loop_is_vectorised(name: str, dtype: Any, kind: str) -> None:
     assert not found.called
 
 
-def _arithmetic(*names: str) -> int:
+def _arithmetic(kind: str, *names: str) -> int:
     """How many instructions on several numbers the sum of functions of one argument takes."""
-    codes = [inlined(function(name)) for name in names]
-    one, other = codes[0], codes[-1]
-    alone = len(codes) == 1
+    first, *others = map(function, names)
 
-    @numba.njit
-    def over(x, out):
-        for i in range(len(x)):
-            out[i] = one(x[i]) if alone else one(x[i]) + other(x[i])
+    def total(x: Any) -> Any:
+        return sum((other(x) for other in others), start=first(x))
 
-    over(np.ones(1), np.ones(1))
-    [code] = over.inspect_asm().values()
-    return len(re.findall(r"\bv\w*pd\s.*%[yz]mm", code))
+    return counts(total, DOUBLE, 1, kind).several
 
 
-@pytest.mark.skipif(not CPU or "+avx," not in f"{CPU},", reason="registers are for two numbers")
+@pytest.mark.parametrize("kind", PROCESSORS)
+@pytest.mark.each_choice
 @pytest.mark.parametrize(
     ("names", "least"),
     [
@@ -199,7 +190,9 @@ def _arithmetic(*names: str) -> int:
         (("sin", "cos"), 0.4),
     ],
 )
-def test_functions_of_one_argument_share_their_parts(names: tuple[str, str], least: float) -> None:
+def test_functions_of_one_argument_share_their_parts(
+    names: tuple[str, str], least: float, kind: str
+) -> None:
     """The compiler finds equal instructions; values and gradients of one row have many."""
-    apart = sum(_arithmetic(name) for name in names)
-    assert _arithmetic(*names) <= (1 - least) * apart
+    apart = sum(_arithmetic(kind, name) for name in names)
+    assert _arithmetic(kind, *names) <= (1 - least) * apart
