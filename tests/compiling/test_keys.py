@@ -405,6 +405,30 @@ def test_modules_of_the_user_count_as_they_are_in_memory(
     assert key(X, reader(again)) == key(X, reader(again)) not in (after, key(X, reader(third)))
 
 
+LATE = """
+def scale(x):
+    import json, xml.etree
+    if json is None:
+        from not_there import factor
+    return [(lambda y: {0} * y)(x) for _ in "1"]
+"""
+
+
+@pytest.mark.parametrize("factor", ["of_user_factor.FACTOR", "FACTOR"])
+def test_modules_that_a_function_imports_when_it_runs(
+    written: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, factor: str
+) -> None:
+    statement = "import of_user_factor" if "." in factor else "from of_user_factor import FACTOR"
+    text = LATE.format(factor).replace("import json", f"{statement}\n    import json")
+    first = key(X, _scaling(written(of_user_factor="FACTOR = 2.0", of_user=text)))
+    assert key(X, _scaling(written(of_user_factor="FACTOR = 3.0"))) != first
+    found = written(of_user_factor="FACTOR = 2.0")
+    assert key(X, _scaling(found)) == first
+    monkeypatch.delitem(sys.modules, "of_user_factor")
+    with pytest.raises(Unkeyed, match="scale imports of_user_factor when it is called"):
+        key(X, _scaling(found))
+
+
 EDITED = """
 import sys
 from pathlib import Path

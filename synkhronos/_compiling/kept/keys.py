@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dis
 import functools
 import itertools
 import os
@@ -23,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, distribution
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from typing import Any, Protocol
 
 import numpy as np
@@ -69,6 +70,7 @@ _FLAGS = (
 
 # by one of these, code may read any name of a module
 _ANY_NAME = {"getattr", "vars", "__dict__", "attrgetter", "eval", "exec"}
+_IMPORT = dis.opmap["IMPORT_NAME"]
 _INSTALLED = {"site-packages", "dist-packages"}  # folders of installers
 type Names = frozenset[str] | None  # those that code reads; all if None
 
@@ -515,7 +517,8 @@ class Contents:
         read: Names = None if names & _ANY_NAME else names
         cells = [self._read(_contents_of(cell), read) for cell in value.__closure__ or ()]
         named = {n: self._read(known[n], read) for n in dict.fromkeys(_names(code)) if n in known}
-        parts = (code, cells, value.__defaults__, value.__kwdefaults__, named, vars(value))
+        inside = [self._module(each, read) for each in _imported(code, known)]
+        parts = (code, cells, value.__defaults__, value.__kwdefaults__, named, inside, vars(value))
         return digested("function", map(self.of, parts))
 
     def _read(self, value: Any, names: Names) -> object:
@@ -637,6 +640,46 @@ def _names(code: types.CodeType) -> Iterable[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
+
+
+def _imported(code: types.CodeType, known: Mapping[str, Any]) -> Iterator[types.ModuleType]:
+    """The modules that code with these globals imports when it runs, and functions inside of it.
+
+    Raises
+    ------
+    Unkeyed
+        Nobody has imported one of the user yet: it may hold anything.
+    """
+    if _IMPORT in code.co_code[::2]:
+        shown = [each for each in dis.get_instructions(code) if each.opname != "EXTENDED_ARG"]
+        for at, each in enumerate(shown):
+            if each.opcode != _IMPORT:
+                continue
+            dots = "." * int(shown[at - 2].argval)  # the constants before: level, names
+            try:
+                name = resolve_name(dots + each.argval, known.get("__package__"))
+            except ImportError:
+                continue  # the code fails there
+            if name not in sys.modules and _is_of_user(name):
+                raise Unkeyed(f"{code.co_qualname} imports {name} when it is called")
+            tops = dict.fromkeys([name.partition(".")[0], name])  # `import a.b` names a
+            yield from (sys.modules[n] for n in tops if n in sys.modules)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _imported(constant, known)
+
+
+def _is_of_user(name: str) -> bool:
+    """Whether a module can be imported, and no installer has put it there."""
+    top = name.partition(".")[0]
+    if top in _BY_NAME:
+        return False
+    try:
+        found = find_spec(top)
+    except (ImportError, ValueError):
+        return False
+    places = [*(found.submodule_search_locations or ()), found.origin or ""] if found else []
+    return any(p and not _INSTALLED.intersection(p.split(os.sep)) for p in places)
 
 
 def _registered(registry: Registry, kind: type) -> object:
