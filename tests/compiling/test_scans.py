@@ -14,6 +14,7 @@ from pytensor.scan.utils import until
 from rewritten import compiled, in_python, rewritten
 from selection import thorough
 
+from synkhronos._compiling.lean.mode import lean
 from synkhronos._compiling.lean.scans import NumberScan
 from synkhronos._libraries.pytensor import numba_funcify_and_cache_key
 
@@ -91,7 +92,7 @@ def last_and_all() -> Any:
     """The last value of one result, and all of two others."""
 
     def step(y: Any, a: Any) -> Any:
-        return a * X + y, a * y, pt.stack([a, y])
+        return a * X + y, a * y, pt.concatenate([a[None], y[None]])
 
     a, b, c = scanned(step, sequences=[pt.constant(Y)], outputs_info=[V[0], None, None])
     return pt.concatenate([a[-1][None], b, c.ravel()])
@@ -183,6 +184,62 @@ def test_machine_code_is_kept_for_equal_loops() -> None:
     first = key()
     assert first is not None
     assert first == key()
+
+
+def reads(index: Any) -> Any:
+    return scanned(lambda i, z: X * z + V[i], sequences=[index], outputs_info=[X])
+
+
+def sets(index: Any) -> Any:
+    def step(i: Any, z: Any) -> Any:
+        return pt.set_subtensor(z[i], X)
+
+    return scanned(step, sequences=[index], outputs_info=[V])
+
+
+def looks_up(index: Any) -> Any:
+    table = pt.constant(TABLE[:, 0])
+    return scanned(lambda i, z: X * z + table[i], sequences=[index], outputs_info=[X])
+
+
+@in_python
+@pytest.mark.parametrize(("graph", "length"), [(reads, 3), (sets, 3), (looks_up, 40)])
+def test_an_index_that_is_out_of_bounds(made: Any, graph: Any, length: int) -> None:
+    index = pt.lvector("index")
+    found = made([V, X, index], graph(index))
+    assert kinds(found) == {NumberScan}
+    given = VALUES[V], VALUES[X]
+    for wrong in (length, -length - 1):
+        with pytest.raises(IndexError, match="out of bounds"):
+            found(*given, np.array([0, wrong]))
+    plain = pytensor.function(
+        [V, X, index], graph(index), mode="FAST_COMPILE", on_unused_input="ignore"
+    )
+    ends = np.array([0, length - 1, -length])
+    np.testing.assert_allclose(found(*given, ends), plain(*given, ends))
+
+
+def test_scans_beside_one_of_another_kind() -> None:
+    """Its state is a generator of random numbers."""
+    random = pt.random.type.random_generator_type("random")
+
+    def draw(z: Any, generator: Any) -> Any:
+        after, drawn = pt.random.normal(0, 1e-9, rng=generator, return_next_rng=True)
+        return z * X + drawn, after
+
+    outputs = [
+        pytensor.scan(draw, outputs_info=[X, random], n_steps=3, return_updates=False)[0],
+        scanned(lambda z: z * X, outputs_info=[V], n_steps=5),
+    ]
+    found = pytensor.function([V, X, random], outputs, mode=lean("NUMBA"))
+    assert kinds(found) == {NumberScan, Scan}
+
+
+def test_a_result_that_has_fewer_elements_than_its_state_stays() -> None:
+    """PyTensor's code repeats it."""
+    result = scanned(lambda z: pt.stack([z[0] * X]), outputs_info=[pt.zeros(3) + X], n_steps=3)
+    found = pytensor.function([X], result, mode=lean("NUMBA"))
+    assert kinds(found) == {Scan}
 
 
 @pytest.mark.parametrize("case", ["ends early", "long states", "another operation"])

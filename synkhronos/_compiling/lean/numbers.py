@@ -7,7 +7,7 @@ LLVM keeps numbers in registers. PyTensor's code for numba makes an array for ea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce, singledispatchmethod
 from typing import Any
 
@@ -17,7 +17,14 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import toposort
-from pytensor.tensor.basic import Alloc, Join, MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.basic import (
+    Alloc,
+    Join,
+    MakeVector,
+    ScalarFromTensor,
+    Split,
+    TensorFromScalar,
+)
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
@@ -52,6 +59,7 @@ class Numbers:
         self._known = dict(known)
         self._looked_up = looked_up
         self._made: dict[tuple[Any, ...], list[Variable]] = {}
+        self._beyond: dict[Variable, None] = {}
 
     def of(self, outputs: Sequence[Variable]) -> list[Elements]:
         """The elements of these variables.
@@ -68,6 +76,10 @@ class Numbers:
                     raise UnfitError
                 self._known[variable] = elements
         return [self._cast(self[v], v.type.dtype) for v in outputs]
+
+    def beyond(self) -> Variable | None:
+        """Whether an index that the graph computes is out of bounds; None if it has no such one."""
+        return self._combined(ps.or_, list(self._beyond)) if self._beyond else None
 
     def __getitem__(self, variable: Variable) -> Elements:
         if variable not in self._known:
@@ -97,9 +109,15 @@ class Numbers:
 
     def _chosen(self, index: Any, options: Sequence[Elements]) -> Elements:
         """The option that an index names; it may count from the end."""
+        if not options:
+            raise UnfitError
+        n = len(options)
+        ends = [ps.constant(end, "int64") for end in (-n, n)]
+        outside = [self._apply(op, index, e)[0] for op, e in zip((ps.lt, ps.ge), ends, strict=True)]
+        self._beyond[self._combined(ps.or_, outside)] = None
         *others, found = options
         for at in reversed(range(len(others))):
-            found = self._mapped(ps.switch, self._is(index, at, len(options)), others[at], found)[0]
+            found = self._mapped(ps.switch, self._is(index, at, n), others[at], found)[0]
         return found
 
     def _is(self, index: Any, at: int, length: int) -> Elements:
@@ -122,7 +140,7 @@ class Numbers:
         graph = op.fgraph
         known = dict(zip(graph.inputs, map(self.__getitem__, node.inputs), strict=True))
         inner = Numbers(known, self._looked_up)
-        inner._made = self._made
+        inner._made, inner._beyond = self._made, self._beyond
         return inner.of(graph.outputs)
 
     @_computed.register(ScalarFromTensor)
@@ -155,7 +173,7 @@ class Numbers:
         found = [self._combined(op.scalar_op, rows[at]) for at in np.ndindex(*shape)]
         return [self._cast(_array(found, shape), out.type.dtype)]
 
-    def _combined(self, op: Any, numbers: Elements) -> Variable:
+    def _combined(self, op: Any, numbers: Iterable[Variable]) -> Variable:
         """The sum of numbers, or another reduction."""
         return reduce(lambda a, b: self._apply(op, a, b)[0], numbers)
 
@@ -179,10 +197,14 @@ class Numbers:
 
     @_computed.register(Join)
     def _(self, op: Any, node: Apply) -> list[Elements]:
-        axis, *parts = node.inputs
         dtype = node.outputs[0].type.dtype
-        joined = [self._cast(self[v], dtype) for v in parts]
-        return [np.concatenate(joined, axis=_number(self[axis][()]))]
+        return [np.concatenate([self._cast(self[v], dtype) for v in node.inputs], axis=op.axis)]
+
+    @_computed.register(Split)
+    def _(self, op: Any, node: Apply) -> list[Elements]:
+        given, lengths = node.inputs
+        ends = np.cumsum([_number(v) for v in self[lengths]])
+        return np.split(self[given], ends[:-1], axis=op.axis)
 
     @_computed.register(Reshape)
     def _(self, op: Any, node: Apply) -> list[Elements]:

@@ -19,7 +19,8 @@ from synkhronos._compiling.lean.scan_places import (
     written_places,
 )
 
-VERSION = 1  # part of the key of cached machine code: change it whenever the code changes
+VERSION = 2  # part of the key of cached machine code: change it whenever the code changes
+_BEYOND = "a step of a scan reads or writes at an index that is out of bounds"
 
 
 def source(node: Apply) -> str:
@@ -109,9 +110,12 @@ class _Source:
             for place, shape in zip(self._written, self._op.shapes, strict=True)
             for index in np.ndindex(shape)
         ]
-        computed = [f"y{at}" for at in range(len(places))]
+        computed = [f"y{at}" for at in range(self._op.step.nout)]
         given = ", ".join(f"x{at}" for at in range(len(self._op.reads)))
         yield f"        {', '.join(computed)} = step({given})"
+        if len(computed) > len(places):
+            yield f"        if {computed.pop()}:"
+            yield f"            raise IndexError({_BEYOND!r})"
         yield from (f"        {p} = {y}" for p, y in zip(places, computed, strict=True))
 
     def _is_once(self, read: Read) -> bool:
@@ -127,14 +131,22 @@ class _Source:
         reads.sort(key=lambda pair: any(isinstance(i, tuple) for i in pair[1].where))
         for at, read in reads:
             if once[at] is wanted:
-                yield f"{'    ' * depth}x{at} = {self._number(read)}"
+                yield from ("    " * depth + line for line in self._number(at, read))
 
-    def _number(self, read: Read) -> str:
+    def _number(self, at: int, read: Read) -> Iterator[str]:
+        """The lines that read a number; numbers of data that tell where may be out of bounds."""
         index = tuple(f"x{i[0]}" if isinstance(i, tuple) else i for i in read.where)
-        if read.source >= len(self._read):
+        if read.source < len(self._read):
+            place = self._read[read.source]
+        else:
             table = self._op.scan.info.n_outer_inputs + read.source - len(self._read)
-            return f"a{table}[{_text(index)}]"
-        return self._place(self._read[read.source], index)
+            place = Place("whole", table)
+        for axis, i in enumerate(index):
+            if isinstance(i, str):
+                n = f"a{place.outer}.shape[{axis}]"
+                yield f"if {i} < -{n} or {i} >= {n}:"
+                yield f"    raise IndexError({_BEYOND!r})"
+        yield f"x{at} = {self._place(place, index)}"
 
     def _place(self, place: Place, index: tuple[Any, ...]) -> str:
         """The text of an element."""

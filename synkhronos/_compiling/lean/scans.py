@@ -17,7 +17,9 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import get_active_mode
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import ScalarType
 from pytensor.scan.op import Scan
+from pytensor.tensor.type import TensorType
 
 from synkhronos._compiling.lean.numbers import (
     Elements,
@@ -26,7 +28,12 @@ from synkhronos._compiling.lean.numbers import (
     is_short,
 )
 from synkhronos._compiling.lean.scan_loops import source
-from synkhronos._compiling.lean.scan_places import Read, read_places
+from synkhronos._compiling.lean.scan_places import (
+    Read,
+    buffers,
+    read_places,
+    written_places,
+)
 from synkhronos._compiling.where import Where, rewriter_before
 from synkhronos._libraries.library import usable
 
@@ -44,7 +51,8 @@ class NumberScan(Op):
     scan : Scan
         It says what is computed.
     step : Composite
-        (numbers) -> the elements of the inner outputs, one after the other.
+        (numbers) -> the elements of the inner outputs, one after the other. One more tells, if it
+        is there, whether an index is out of bounds.
     reads : tuple of Read
         The inputs of the step.
     shapes : tuple of tuple of int
@@ -104,16 +112,21 @@ def _of_numbers(node: Apply, mode: Mode) -> Apply | None:
     inner = scan.fgraph.unfreeze()
     rewriter_before(_LOOPS, mode).rewrite(inner)
     step = _Step(scan, node, inner.inputs)
+    known = Numbers(step.known, step.look_up)
     try:
-        outputs = Numbers(step.known, step.look_up).of(inner.outputs)
-    except UnfitError:
+        outputs = known.of(inner.outputs)
+    except (UnfitError, IndexError, ValueError):  # of the last two PyTensor tells when it runs
+        return None
+    shapes = [out.shape for out in outputs]
+    if not step.keeps(shapes):
         return None
     numbers = [v for elements in outputs for v in elements.ravel()]
+    numbers += [beyond] if (beyond := known.beyond()) is not None else []
     read, places = step.used(numbers)
     if not read:
         return None
     composite = ps.Composite(read, [ps.identity(v) for v in numbers])
-    op = NumberScan(scan, composite, places, [out.shape for out in outputs])
+    op = NumberScan(scan, composite, places, shapes)
     return op.make_node(*node.inputs, *step.tables)
 
 
@@ -132,10 +145,11 @@ class _Step:
         self.known: dict[Variable, Elements] = {}
         self.tables: list[Constant] = []
         self._inputs = list(inputs)
+        self._info = scan.info
         self._reads: dict[Variable, tuple[int, tuple[Any, ...]]] = {}
         for at, variable in enumerate(inputs):
             shape = _shape(scan, node, at, variable)
-            if is_short(shape):
+            if isinstance(variable.type, TensorType | ScalarType) and is_short(shape):
                 self.known[variable] = self._read(at, variable.type.dtype, shape, ())
 
     def _read(self, source: int, dtype: str, shape: Any, before: Sequence[Any]) -> Elements:
@@ -153,7 +167,7 @@ class _Step:
         UnfitError
             The index is computed by the step, or the part is long.
         """
-        rest = table.type.shape[len(index) :]
+        rest = getattr(table.type, "shape", (None,))[len(index) :]
         given = all(isinstance(i, int) or self._is_given(i) for i in index)
         if not given or not is_short(rest):
             raise UnfitError
@@ -165,6 +179,14 @@ class _Step:
         else:
             raise UnfitError
         return self._read(source, table.type.dtype, rest, index)
+
+    def keeps(self, shapes: Sequence[tuple[int, ...]]) -> bool:
+        """Whether inner outputs of these shapes fill the rows of the states that they replace."""
+        places = zip(self._inputs, read_places(self._info), strict=True)
+        states = {p.outer: self.known[v].shape for v, p in places if v in self.known}
+        new = {buffer.outer for buffer in buffers(self._info) if buffer.is_new}
+        written = zip(written_places(self._info), shapes, strict=True)
+        return all(p.outer in new or states.get(p.outer) == shape for p, shape in written)
 
     def _is_given(self, number: Any) -> bool:
         """Whether a number is an element of an inner input whose place is known before."""

@@ -195,7 +195,11 @@ class Marked:
     def __call__(self, vars: Any = None, jacobian: bool = True, sum: bool = True) -> Any:
         """The log-density, as `pymc.Model.logp`."""
         found = type(self._model).logp(self._model, vars, jacobian=jacobian, sum=sum)
-        return self._mark(found) if sum else found
+        if not sum:
+            return found
+        marked = self._mark(found)
+        marked.name = found.name
+        return marked
 
 
 def _register_jax() -> None:

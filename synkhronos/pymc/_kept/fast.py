@@ -112,6 +112,7 @@ def fast(
             log.log(level, "the log-density stays the plain one: %s", reason)
             if level == logging.INFO and has_loops([model.logp()]):
                 mark_loops(model)
+                lead_copies()
         else:
             lead_copies()
     return model
