@@ -147,8 +147,8 @@ class _Step:
         self._inputs = list(inputs)
         self._info = scan.info
         self._reads: dict[Variable, tuple[int, tuple[Any, ...]]] = {}
-        for at, variable in enumerate(inputs):
-            shape = _shape(scan, node, at, variable)
+        for at, (variable, place) in enumerate(zip(inputs, read_places(scan.info), strict=True)):
+            shape = _shape(variable, node.inputs[place.outer])
             if isinstance(variable.type, TensorType | ScalarType) and is_short(shape):
                 self.known[variable] = self._read(at, variable.type.dtype, shape, ())
 
@@ -204,10 +204,9 @@ class _Step:
         return needed, [Read(s, tuple(places.get(i, i) for i in index)) for s, index in reads]
 
 
-def _shape(scan: Any, node: Apply, at: int, variable: Variable) -> tuple[int | None, ...]:
+def _shape(variable: Variable, outer: Variable) -> tuple[int | None, ...]:
     """The lengths of the axes of an inner input; None where one is not known."""
     shape = getattr(variable.type, "shape", ())
-    outer = read_places(scan.info)[at].outer
-    known = getattr(node.inputs[outer].type, "shape", ())
+    known = getattr(outer.type, "shape", ())
     known = known[len(known) - len(shape) :]
     return tuple(b if a is None else a for a, b in zip(shape, known, strict=True))

@@ -51,7 +51,8 @@ class Faster(Replaced):
         with telling(f"proving {', '.join(reading.names)}"), untraced(), without_c("NUMBA"):
             reading = with_gain(reading, repeated, settable)
             value = self._value_of(reading)
-        if reading.terms or not has_loops(reading.factors.values()):
+        # who samples without a copy compiles as groups do
+        if reading.terms or not settable or not has_loops(reading.factors.values()):
             self.replace(Divided(model, reading, value, self._value_of, lasting=settable))
         else:
             mark_loops(model)
