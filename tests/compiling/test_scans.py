@@ -210,7 +210,7 @@ def test_an_index_that_is_out_of_bounds(made: Any, graph: Any, length: int) -> N
     assert kinds(found) == {NumberScan}
     given = VALUES[V], VALUES[X]
     for wrong in (length, -length - 1):
-        with pytest.raises(IndexError, match="out of bounds"):
+        with pytest.raises(IndexError, match="a step of a scan reads or writes"):
             found(*given, np.array([0, wrong]))
     plain = pytensor.function(
         [V, X, index], graph(index), mode="FAST_COMPILE", on_unused_input="ignore"
