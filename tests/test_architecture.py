@@ -723,7 +723,7 @@ ONLY_OURS = "names in a folder that only the user enters, by its descriptor"
 OPEN_FILES = {
     "_backends.mpi": OF_THE_KERNEL,
     "_compiling.kept.folder": ONLY_OURS,
-    "_compiling.kept.keys": "descriptions of installed packages",
+    "_compiling.kept.processor": OF_THE_KERNEL,
     "_engine.worker": OF_THE_KERNEL,
     "_host.addresses": OF_THE_KERNEL,
     "_host.arena": "a mapped file of the user; its inode is compared",

@@ -30,8 +30,9 @@ from pytensor.compile.mode import Mode, optdb
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.misc.ordered_set import OrderedSet
 
-from synkhronos._compiling.kept import keys
-from synkhronos._compiling.kept.keys import Unkeyed, graph_key
+from synkhronos._compiling.kept import keys, packages, processor
+from synkhronos._compiling.kept.digests import Unkeyed
+from synkhronos._compiling.kept.keys import graph_key
 from synkhronos._compiling.lean.mode import lean
 from synkhronos._libraries import imported
 from synkhronos._libraries.pytensor import PYTENSOR
@@ -159,16 +160,16 @@ def test_the_machine_is_a_part_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     before = keys.machine()
 
     def now() -> str:
-        for each in (keys._lasting, keys._versions, keys._processor):
+        for each in (keys._lasting, packages.versions, processor.processor):
             each.cache_clear()
         return keys.machine()
 
     assert now() == before
-    assert {"numpy", "pytensor", "pymc", "numba", "llvmlite", "nutpie"} < set(keys._VERSIONS)
-    for name in keys._VERSIONS:
+    assert {"numpy", "pytensor", "pymc", "numba", "llvmlite", "nutpie"} < set(packages._VERSIONS)
+    for name in packages._VERSIONS:
         with monkeypatch.context() as patch:
-            known = keys.version
-            patch.setattr(keys, "version", lambda n, k=known, o=name: "0" if n == o else k(n))
+            known = packages.version
+            patch.setattr(packages, "version", lambda n, k=known, o=name: "0" if n == o else k(n))
             assert now() != before, name
     with monkeypatch.context() as patch:
         patch.setattr(sys, "version", "4.0")
@@ -182,21 +183,21 @@ def test_the_machine_is_a_part_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             patch.setattr(owner, name, value)
             assert now() != before, name
     with monkeypatch.context() as patch:
-        patch.setattr(keys, "_told_by_linux", lambda: ("flags : another",))
+        patch.setattr(processor, "_told_by_linux", lambda: ("flags : another",))
         assert now() != before
-        patch.setattr(keys, "_told_by_linux", tuple)
+        patch.setattr(processor, "_told_by_linux", tuple)
         of_llvm = now()
         patch.setattr("llvmlite.binding.get_host_cpu_name", lambda: "another")
         assert now() not in (before, of_llvm)
         patch.undo()
-        patch.setattr(keys, "_told_by_linux", tuple)
+        patch.setattr(processor, "_told_by_linux", tuple)
         patch.setattr("llvmlite.binding.get_host_cpu_features", dict)
         assert now() not in (before, of_llvm)
     with monkeypatch.context() as patch:
         patch.setenv("NUMBA_OPT", "0")
         assert now() != before
     with monkeypatch.context() as patch:
-        patch.setattr(keys.ctypes, "CDLL", lambda name: None)
+        patch.setattr(processor.ctypes, "CDLL", lambda name: None)
         patch.setattr("llvmlite.binding.targets.has_svml", lambda: False)
         assert now() == before
         patch.setattr("llvmlite.binding.targets.has_svml", lambda: True)
@@ -216,7 +217,7 @@ def test_the_machine_is_a_part_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 @pytest.mark.skipif(sys.platform != "linux", reason="LLVM tells of the processor")
 def test_what_linux_says_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same at each time: no clock speed and no number of a core."""
-    before = keys._told_by_linux()
+    before = processor._told_by_linux()
     names = [each.partition(":")[0].strip() for each in before if ":" in each]
     assert {"flags", "Features"} & set(names)
     assert not {"cpu MHz", "bogomips", "processor", "apicid", "core id"} & set(names)
@@ -224,8 +225,8 @@ def test_what_linux_says_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> No
     text = "".join(each for each in before if ":" in each)
 
     def told(text: str) -> tuple[str, ...]:
-        monkeypatch.setattr(keys, "open", lambda *_, **__: io.StringIO(text), raising=False)
-        return keys._told_by_linux()
+        monkeypatch.setattr(processor, "open", lambda *_, **__: io.StringIO(text), raising=False)
+        return processor._told_by_linux()
 
     assert told(f"processor : 7\n{text}cpu MHz : 12\n\nflags : of the next one\n") == before
     assert told(re.sub(r"((flags|Features)\s*:.*)", r"\1 more", text)) != before
@@ -233,18 +234,18 @@ def test_what_linux_says_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_features_that_an_emulator_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = keys._told_by_linux()
-    features = keys.NUMPY.get("__cpu_features__")
+    before = processor._told_by_linux()
+    features = processor.NUMPY.get("__cpu_features__")
     [found, *_] = [name for name, is_there in features.items() if is_there]
     monkeypatch.setitem(features, found, False)
-    assert keys._told_by_linux() == tuple(each for each in before if each != found)
+    assert processor._told_by_linux() == tuple(each for each in before if each != found)
 
 
 def test_versions_by_the_names_of_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As `importlib.metadata` says, and the first one on the path; others are asked of it."""
-    for name in keys._VERSIONS:
-        if keys.version(name) is not None:
-            assert keys.version(name) == metadata.version(name)
+    for name in packages._VERSIONS:
+        if packages.version(name) is not None:
+            assert packages.version(name) == metadata.version(name)
     for name in ("first/Some_Package-1.2.dist-info", "second/some_package-2.0.dist-info"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "second" / "linked.egg-info").mkdir()
@@ -252,12 +253,12 @@ def test_versions_by_the_names_of_folders(monkeypatch: pytest.MonkeyPatch, tmp_p
     (tmp_path / "first" / "gone.egg-link").write_text("/no/folder")
     paths = [str(tmp_path / "missing"), str(tmp_path / "first"), str(tmp_path / "second")]
     monkeypatch.setattr(sys, "path", paths)
-    keys._installed.cache_clear()
+    packages._installed.cache_clear()
     try:
-        found = [keys.version(name) for name in ("some-package", "linked", "gone", "absent")]
+        found = [packages.version(name) for name in ("some-package", "linked", "gone", "absent")]
     finally:
         monkeypatch.undo()
-        keys._installed.cache_clear()
+        packages._installed.cache_clear()
     assert found == ["1.2", "3.4", None, None]
 
 
@@ -272,17 +273,17 @@ def test_edits_of_a_checkout_count(
         (place / name).mkdir()
         (place / name / "PKG-INFO").write_text("Version: 1.0\nName: numba")
     found = SimpleNamespace(submodule_search_locations=[str(place / "numba")])
-    monkeypatch.setattr(keys, "find_spec", lambda name: found if name == "numba" else None)
+    monkeypatch.setattr(packages, "find_spec", lambda name: found if name == "numba" else None)
     monkeypatch.setattr(sys, "path", [str(place), str(tmp_path)])
     monkeypatch.setattr(imported, "start", lambda: sys.maxsize)  # as in a process that comes later
-    keys._installed.cache_clear()
+    packages._installed.cache_clear()
     try:
-        before = keys._versions.__wrapped__()
+        before = packages.versions.__wrapped__()
         (place / "numba" / "edited.py").write_text("")
-        after = keys._versions.__wrapped__()
+        after = packages.versions.__wrapped__()
     finally:
         monkeypatch.undo()
-        keys._installed.cache_clear()
+        packages._installed.cache_clear()
     assert (before == after) == (note == "numba-1.0.dist-info")
 
 
@@ -318,19 +319,19 @@ def test_packages_that_were_changed_after_their_import_have_no_key(
     if is_loaded:
         monkeypatch.setitem(sys.modules, "edited", ModuleType("edited"))
     place = os.path.realpath(tmp_path) if is_release else ""
-    monkeypatch.setattr(keys, "_installed", lambda: {"edited": ("1.0", place)})
+    monkeypatch.setattr(packages, "_installed", lambda: {"edited": ("1.0", place)})
     with pytest.raises(Unkeyed, match="after its import") if is_refused else nullcontext():
-        keys.sources_in(str(tmp_path / "edited"))
+        packages.sources_in(str(tmp_path / "edited"))
 
 
 def test_a_package_that_was_upgraded_after_its_import_has_no_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(np, "__version__", "0.1")
-    keys._refuse_upgraded()  # the folder is older, so it is the same version in other words
+    packages._refuse_upgraded()  # the folder is older, so it is the same version in other words
     monkeypatch.setattr(imported, "start", lambda: 0)
     with pytest.raises(Unkeyed, match=f"numpy {metadata.version('numpy')} .* import of 0.1"):
-        keys._refuse_upgraded()
+        packages._refuse_upgraded()
 
 
 def test_the_start_of_a_process_is_that_of_its_memory() -> None:

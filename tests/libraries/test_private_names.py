@@ -27,7 +27,8 @@ import synkhronos as synk
 from synkhronos import _libraries
 from synkhronos._backends import jax as jax_backend
 from synkhronos._compiling.compile_cache import uncacheable
-from synkhronos._compiling.kept import keys
+from synkhronos._compiling.kept import contents
+from synkhronos._compiling.kept.digests import Unkeyed
 from synkhronos._compiling.lean import rewrite
 from synkhronos._compiling.lean.closed import ClosedLinker
 from synkhronos._compiling.lean.linker import LeanLinker
@@ -282,9 +283,9 @@ def test_graphs_without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     take(monkeypatch, "pytensor.link.numba.dispatch.basic:numba_funcify")
     with (
         pytest.warns(synk.VersionWarning, match="kept for later runs"),
-        pytest.raises(keys.Unkeyed, match="code of operations"),
+        pytest.raises(Unkeyed, match="code of operations"),
     ):
-        keys.numba_code()
+        contents.numba_code()
 
 
 def test_jax_without_private_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,8 +30,9 @@ from user_scripts import LIMIT
 
 import synkhronos as synk
 from synkhronos._compiling.data.lifted import Data
+from synkhronos._compiling.kept.digests import Unkeyed
 from synkhronos._compiling.kept.folder import Folder
-from synkhronos._compiling.kept.keys import Unkeyed, graph_key
+from synkhronos._compiling.kept.keys import graph_key
 from synkhronos._errors import InputError
 from synkhronos.pymc._chains import sampling
 from synkhronos.pymc._density import step_methods

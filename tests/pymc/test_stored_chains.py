@@ -29,7 +29,7 @@ from xarray import DataTree, Variable
 from xarray.core.indexing import LazilyIndexedArray
 
 import synkhronos as synk
-from synkhronos._compiling.kept.keys import Unkeyed
+from synkhronos._compiling.kept.digests import Unkeyed
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._transport.serialization import pack_graph
 from synkhronos.pymc._chains import chain_folder, chain_model, kernel, nodes, stored_chains

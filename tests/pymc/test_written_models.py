@@ -30,8 +30,8 @@ from selection import thorough
 
 from synkhronos._compiling.data.lifted import Data
 from synkhronos._compiling.kept import known_code
+from synkhronos._compiling.kept.digests import Unkeyed
 from synkhronos._compiling.kept.folder import Folder
-from synkhronos._compiling.kept.keys import Unkeyed
 from synkhronos.pymc._kept import graphs, models, written
 from synkhronos.pymc._kept.graphs import Graphs
 from synkhronos.pymc._kept.written import Written

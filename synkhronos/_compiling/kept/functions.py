@@ -18,9 +18,10 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import copy_stack_trace
 
+from synkhronos._compiling.kept.digests import Unkeyed
 from synkhronos._compiling.kept.folder import Folder, kept_folder
 from synkhronos._compiling.kept.image import NotLoadable
-from synkhronos._compiling.kept.keys import Unkeyed, graph_key
+from synkhronos._compiling.kept.keys import graph_key
 from synkhronos._compiling.kept.machine_code import PythonCode, code_of, first_of
 from synkhronos._compiling.kept.pickles import pickled, unpickled
 from synkhronos._libraries.library import optional_gain

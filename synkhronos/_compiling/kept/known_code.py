@@ -24,20 +24,10 @@ from pytensor.graph.rewriting.db import RewriteDatabase
 from pytensor.tensor.random.op import RNGConsumerOp
 from pytensor.tensor.random.type import RandomType
 
-from synkhronos._compiling.kept.keys import (
-    VERSIONED,
-    Contents,
-    Names,
-    Registry,
-    Unkeyed,
-    digested,
-    is_a,
-    is_by_name,
-    key_by,
-    machine,
-    numba_code,
-    sources_in,
-)
+from synkhronos._compiling.kept.contents import Contents, Names, Registry, is_a, numba_code
+from synkhronos._compiling.kept.digests import Unkeyed, digested
+from synkhronos._compiling.kept.keys import key_by, machine
+from synkhronos._compiling.kept.packages import VERSIONED, is_by_name, sources_in
 from synkhronos._libraries.pytensor import PYTENSOR
 
 # They make graphs of graphs. Keys of other graphs have what these make, and not their files.

@@ -12,7 +12,8 @@ from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomType
 
-from synkhronos._compiling.kept.keys import Unkeyed, portable_key
+from synkhronos._compiling.kept.digests import Unkeyed
+from synkhronos._compiling.kept.keys import portable_key
 from synkhronos._compiling.progress import tell
 from synkhronos.pymc._chains.chain_settings import digest
 

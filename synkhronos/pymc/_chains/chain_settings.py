@@ -12,7 +12,8 @@ import numpy as np
 from pymc import Model
 
 from synkhronos._checks import check_integer, plain
-from synkhronos._compiling.kept.keys import Unkeyed, portable_key
+from synkhronos._compiling.kept.digests import Unkeyed
+from synkhronos._compiling.kept.keys import portable_key
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._density.adaptation import AUTO, name_of_nuts
 from synkhronos.pymc._density.metric import DIAG, LOW_RANK

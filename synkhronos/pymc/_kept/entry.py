@@ -13,7 +13,7 @@ from pytensor.tensor.type import TensorType
 
 from synkhronos._compiling.compile_cache import uncacheable
 from synkhronos._compiling.data.lifted import Data, digest
-from synkhronos._compiling.kept.keys import Unkeyed
+from synkhronos._compiling.kept.digests import Unkeyed
 from synkhronos._compiling.kept.machine_code import CFunction
 from synkhronos._compiling.kept.pickles import pickled, unpickled
 from synkhronos._libraries.nutpie import NUTPIE

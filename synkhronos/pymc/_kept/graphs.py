@@ -22,7 +22,8 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.type import TensorType
 
 from synkhronos._compiling.data.lifted import lifted
-from synkhronos._compiling.kept.keys import Unkeyed, graph_key
+from synkhronos._compiling.kept.digests import Unkeyed
+from synkhronos._compiling.kept.keys import graph_key
 
 log = logging.getLogger("synkhronos")
 

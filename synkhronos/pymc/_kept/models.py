@@ -13,8 +13,9 @@ from typing import Any
 from pymc import NUTS, Model
 from pymc.step_methods import STEP_METHODS
 
+from synkhronos._compiling.kept.digests import Unkeyed
 from synkhronos._compiling.kept.folder import Folder, kept_folder
-from synkhronos._compiling.kept.keys import Unkeyed, graph_key
+from synkhronos._compiling.kept.keys import graph_key
 from synkhronos._compiling.lean.mode import without_c
 from synkhronos._compiling.memory import rarely_collected
 from synkhronos._compiling.traces import untraced

@@ -14,7 +14,7 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.traversal import toposort
 
 from synkhronos._compiling.data.computed import Computed
-from synkhronos._compiling.kept.keys import Unkeyed
+from synkhronos._compiling.kept.digests import Unkeyed
 from synkhronos._compiling.kept.pickles import pickled, unpickled
 
 

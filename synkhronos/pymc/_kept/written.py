@@ -29,8 +29,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
 from synkhronos._compiling.data.lifted import Data
+from synkhronos._compiling.kept.digests import Unkeyed
 from synkhronos._compiling.kept.folder import Folder
-from synkhronos._compiling.kept.keys import Unkeyed
 from synkhronos._compiling.kept.known_code import KnownCode, refuse_replaced
 from synkhronos._compiling.kept.pickles import pickled, unpickled
 from synkhronos._libraries.pymc import PYMC
