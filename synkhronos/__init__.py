@@ -5,7 +5,6 @@
 """
 
 from importlib import import_module as _import
-from os import environ as _environ
 from typing import TYPE_CHECKING as _TYPES
 
 from synkhronos._host import launch_settings as _launch_settings  # noqa: F401  # marks its process
@@ -13,7 +12,7 @@ from synkhronos._host import system as _system
 from synkhronos._libraries import imported as _imported  # noqa: F401  # notes what was there before
 
 # A process of an MPI launch notes at once that it is one, before it starts others, or ends early.
-if _system.MPI_RANKS & _environ.keys():
+if _system.has_mpi_rank():
     _import("synkhronos._backends.mpi")
 
 _system.tell()

@@ -46,6 +46,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from synkhronos._errors import BackendMissing, GroupClosed
+from synkhronos._host.system import MPI_RANKS
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -69,20 +70,20 @@ _READ_SECONDS = 1.0  # for a launcher to read the output of a process before it 
 _ALGORITHM, _RABENSEIFNER = "OMPI_MCA_coll_libnbc_iallreduce_algorithm", "3"
 # PMI's message to the launcher, from a process that has not initialised MPI
 _ABORT = b"cmd=init pmi_version=1 pmi_subversion=1\ncmd=abort exitcode=1\n"
-# The variables that launchers set: rank and size, then local rank and local size. The first name
-# that is set counts: Slurm's PMI-2 sets some of those of MPICH's launcher.
+# The variables that launchers set beside `MPI_RANKS`: size, then local rank and local size. The
+# first name that is set counts: Slurm's PMI-2 sets some of those of MPICH's launcher.
 _TASKS = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
 _LAUNCHERS = {
     "Open MPI": (
-        *(("OMPI_COMM_WORLD_RANK",), ("OMPI_COMM_WORLD_SIZE",)),
+        ("OMPI_COMM_WORLD_SIZE",),
         *(("OMPI_COMM_WORLD_LOCAL_RANK",), ("OMPI_COMM_WORLD_LOCAL_SIZE",)),
     ),
     "MPICH": (
-        *(("PMI_RANK",), ("PMI_SIZE",)),
+        ("PMI_SIZE",),
         *(("MPI_LOCALRANKID", "SLURM_LOCALID"), ("MPI_LOCALNRANKS", *_TASKS)),
     ),
     "Slurm": (
-        *(("PMIX_RANK",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
+        ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
         *(("SLURM_LOCALID",), _TASKS),
     ),
 }
@@ -105,7 +106,8 @@ class Launch:
 def launch(environ: MutableMapping[str, str] = os.environ) -> Launch | None:
     """The MPI launch of several processes that the environment describes; None without one."""
     for launcher, names in _LAUNCHERS.items():
-        rank, size, local_rank, local_size = (_first(environ, wanted) for wanted in names)
+        rank = environ.get(MPI_RANKS[launcher])
+        size, local_rank, local_size = (_first(environ, wanted) for wanted in names)
         if rank and size:
             machine = int(environ.get("SLURM_NODEID", "0"))
             local = int(local_rank or "0"), _tasks(local_size or "1", machine)

@@ -6,10 +6,11 @@ neither `fcntl` nor `resource`: `synkhronos.pymc` has what needs no group, and o
 
 from __future__ import annotations
 
+import os
 import sys
 
 # the variables in which launchers of MPI tell a process its rank
-MPI_RANKS = frozenset({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
+MPI_RANKS = {"Open MPI": "OMPI_COMM_WORLD_RANK", "MPICH": "PMI_RANK", "Slurm": "PMIX_RANK"}
 
 _CONTAINER = (
     "run it in a Linux container: the repository has a Dockerfile (docker build -t synkhronos . "
@@ -41,6 +42,11 @@ def works(platform: str = sys.platform) -> str:
         f"on {_NAMES[platform]} synkhronos.pymc.fast works, the faster density of PyMC models, and "
         f"synkhronos.pymc.sample on one core for each chain; {trouble(platform)}"
     )
+
+
+def has_mpi_rank() -> bool:
+    """Whether a launcher of MPI has started this process, or one above it."""
+    return not os.environ.keys().isdisjoint(MPI_RANKS.values())
 
 
 def tell() -> None:

@@ -51,18 +51,15 @@ PMI_2 = {  # srun --mpi=pmi2
     ],
 )
 def test_launches_are_recognised(
-    environ: dict[str, str], wanted: mpi_backend.Launch | None
+    environ: dict[str, str], wanted: mpi_backend.Launch | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = dict(environ)
     assert mpi_backend.launch(given) == wanted
     assert mpi_backend.launch(given) == wanted, "again, in the same process"
-    assert wanted is None or system.MPI_RANKS & environ.keys()
-
-
-def test_the_names_of_ranks_are_known_without_this_module() -> None:
-    """It is imported at once where one of them is set, and else not before a group needs it."""
-    ranks = [name for names, *_ in mpi_backend._LAUNCHERS.values() for name in names]
-    assert sorted(ranks) == sorted(system.MPI_RANKS)
+    # the package imports this module at once where a rank is set, and else when a group needs it
+    monkeypatch.setattr(os, "environ", given)
+    ranks = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}
+    assert system.has_mpi_rank() == bool(environ.keys() & ranks)
 
 
 def test_what_a_launched_process_starts_is_no_part_of_the_launch() -> None:

@@ -32,7 +32,7 @@ from synkhronos._compiling.progress import silent, tell
 from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import cores as _cores
-from synkhronos._host.system import MPI_RANKS, trouble
+from synkhronos._host.system import has_mpi_rank, trouble
 from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.pymc import PYMC
@@ -406,7 +406,7 @@ def _is_launched() -> bool:
 
     Its import takes longer than what is kept of a small model.
     """
-    if trouble() or not MPI_RANKS & os.environ.keys():
+    if trouble() or not has_mpi_rank():
         return False
     mpi: Any = import_module("synkhronos._backends.mpi")
     return mpi.launch() is not None
