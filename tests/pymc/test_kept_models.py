@@ -24,6 +24,7 @@ from pymc.sampling import mcmc
 from pytensor.compile.mode import get_mode, predefined_modes
 from pytensor.graph.basic import Apply, equal_computations
 from pytensor.graph.op import Op
+from pytensor.link.numba.linker import NumbaLinker
 from pytensor.link.vm import VMLinker
 from selection import thorough
 from user_scripts import LIMIT
@@ -43,6 +44,7 @@ from synkhronos.pymc._kept.estimate import Estimate
 from synkhronos.pymc._kept.graphs import Graphs
 from synkhronos.pymc._map.compilations import Compilations
 from synkhronos.pymc._reading.facts import Declared
+from synkhronos.pymc._reading.models import length_of
 
 nutpie = pytest.importorskip("nutpie")
 
@@ -586,6 +588,19 @@ Folder.write = write_together
 models.kept_folder = lambda: Folder(Path(place))
 print(kept_models.sampled("schools"))
 """
+
+
+def test_dimensions_of_data_are_measured_without_a_compiler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is kept of a model loads in less time than numba takes for a length."""
+    with pm.Model(coords={"of": [1, 2]}) as model:
+        pm.Data("x", np.ones((7, 3)), dims=("rows", "columns"))
+        model.add_coord("more", length=pt.shape(model["x"])[0] + 1)
+    monkeypatch.setattr(NumbaLinker, "make_all", None)
+    with pytensor.config.change_flags(mode="NUMBA"):
+        lengths = {dim: length_of(model, dim) for dim in model.dim_lengths}
+    assert lengths == {"of": 2, "rows": 7, "columns": 3, "more": 8}
 
 
 @pytest.mark.thorough

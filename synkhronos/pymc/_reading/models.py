@@ -5,9 +5,11 @@ from __future__ import annotations
 from pymc import Model, modelcontext
 from pymc.model.core import BaseModel
 from pymc.model.transform.optimization import freeze_dims_and_data
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 
 from synkhronos._checks import shown
+from synkhronos._compiling.python_mode import python_mode
 from synkhronos._errors import InputError, InputTypeError
 
 
@@ -78,11 +80,13 @@ def _refuse_shared_values(model: Model) -> None:
 
 
 def length_of(model: Model, dim: str) -> int:
-    """The length of a dimension. Nothing is compiled where it is a constant or a shared value."""
+    """The length of a dimension. Nothing is compiled: it may be that of an axis of shared data."""
     length = model.dim_lengths[dim]
     if isinstance(length, Constant):
         return int(length.data)
-    return int(getattr(length, "get_value", length.eval)())
+    if isinstance(length, SharedVariable):
+        return int(length.get_value())
+    return int(length.eval(mode=python_mode("none")))
 
 
 def twin_of(model: Model, **others: object) -> Model:
