@@ -14,7 +14,8 @@ from pymc.logprob.utils import CheckParameterValue
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
-from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.graph.traversal import ancestors, graph_inputs, toposort
+from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorConstant
 from selection import thorough
 
@@ -138,6 +139,28 @@ def test_few_numbers_and_lengths_that_the_graph_has_elsewhere_stay() -> None:
 def test_keys_differ_by_what_code_depends_on(what: str) -> None:
     one, other = DIFFERENT[what]
     assert key(one) != key(other)
+
+
+@pytest.mark.parametrize(
+    ("index", "is_slice"),
+    [
+        (np.arange(12, 252), True),
+        (np.arange(299)[::-1], True),
+        (np.r_[1:240, 0], False),
+        (np.arange(-3, 200), False),
+    ],
+    ids=["range", "backwards", "moved", "from the end"],
+)
+def test_indices_that_are_a_slice_stay(index: np.ndarray, is_slice: bool) -> None:
+    """PyTensor reads parts of arrays in place of them, also in a gradient."""
+    plain = (pt.concatenate([B] * 100)[pt.constant(index)] * rows(len(index))).sum()
+    [found] = lifted([plain])
+    data = [v.type.dtype for v in graph_inputs([found]) if isinstance(v, Data)]
+    assert ("float64" in data, len(data) == 1) == (True, is_slice)
+    assert value(found) == value(plain)
+    simple = rewrite_graph(found, include=("canonicalize",))
+    gathers = [n for n in toposort([simple]) if isinstance(n.op, AdvancedSubtensor)]
+    assert (not gathers) is is_slice
 
 
 def test_an_array_of_one_value_whose_address_would_be_in_the_code_is_data() -> None:

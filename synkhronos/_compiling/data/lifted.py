@@ -41,9 +41,10 @@ def lifted(outputs: Sequence[Variable]) -> list[Variable]:
     """The outputs of a graph, with `Data` in place of its arrays and of their lengths.
 
     The graph computes the same. Arrays stay constants where code depends on what is in them: those
-    of one value everywhere, and integers that may be a shape. A condition that holds everywhere,
-    such as a check of data, becomes a constant. Lengths stay if a variable of the graph has the
-    same, or if the graph has them in other ways than are known here.
+    of one value everywhere, integers that may be a shape, and indices in place of which PyTensor
+    puts a slice. A condition that holds everywhere, such as a check of data, becomes a constant.
+    Lengths stay if a variable of the graph has the same, or if the graph has them in other ways
+    than are known here.
     """
     graph = _Graph(outputs)
     if not graph.data:
@@ -164,6 +165,8 @@ def _is_data(variable: Variable, users: Sequence[Apply]) -> bool:
         return False
     if _is_uniform(value) and value.nbytes <= _LARGE:
         return False
+    if _is_slice(value) and any(_is_index(variable, node) for node in users):
+        return False
     return value.dtype.kind == "f" or all(isinstance(n.op, _TAKES_NUMBERS) for n in users)
 
 
@@ -177,10 +180,23 @@ def _is_uniform(value: np.ndarray) -> bool:
     return bool(value.size and (value == value.flat[0]).all())
 
 
+def _is_slice(value: np.ndarray) -> bool:
+    """Whether these are the places that a slice of a vector has."""
+    if value.ndim != 1 or value.dtype.kind not in "iu" or value.min() < 0:
+        return False
+    steps = np.diff(value.astype(np.int64))
+    return steps[0] != 0 and _is_uniform(steps)
+
+
+def _is_index(variable: Variable, node: Apply) -> bool:
+    given = 1 if isinstance(node.op, AdvancedSubtensor) else 2  # an array, and what is put into it
+    return isinstance(node.op, _GATHERS) and variable in node.inputs[given:]
+
+
 def _value(constant: Any, users: Sequence[Apply]) -> np.ndarray:
     """Its value. Indices become the shortest integers, as in PyTensor's rewrites of constants."""
     value = np.asarray(constant.data)
-    indices = all(isinstance(n.op, _GATHERS) and n.inputs[0] is not constant for n in users)
+    indices = all(_is_index(constant, n) for n in users)
     if value.dtype.kind not in "iu" or not indices:
         return value
     kinds = [np.min_scalar_type(end) for end in (value.min(), value.max())]
