@@ -84,7 +84,10 @@ class Density(OpFromGraph):
             found = pulled_back(outputs, cotangents[0], self.smooth)
         else:
             whole = OpFromGraph(*self.expanded(), on_unused_input="ignore")
-            found = whole.pullback(inputs, outputs, cotangents)
+            found = [
+                pt.zeros_like(v) if isinstance(g.type, DisconnectedType) else g
+                for v, g in zip(inputs, whole.pullback(inputs, outputs, cotangents), strict=True)
+            ]
         pairs = zip(found, self.connected, strict=True)
         return [v if connected else DisconnectedType()() for v, connected in pairs]
 
