@@ -31,6 +31,9 @@ PYTENSOR = Library(
         "more exponentials are computed than are needed": (
             "pytensor.tensor.rewriting.math:local_mul_exp_to_exp_add",
         ),
+        "gradients by covariances of many columns take longer, since loops compute inverses": (
+            "pytensor.link.numba.cache:_call_cached_ptr",
+        ),
         "numba compiles the function of each graph twice": (
             "pytensor.link.numba.cache:CACHED_SRC_FUNCTIONS",
             f"{_BASIC}:numba_funcify_and_cache_key",

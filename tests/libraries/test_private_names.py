@@ -29,7 +29,7 @@ from synkhronos._backends import jax as jax_backend
 from synkhronos._compiling.compile_cache import uncacheable
 from synkhronos._compiling.kept import contents
 from synkhronos._compiling.kept.digests import Unkeyed
-from synkhronos._compiling.lean import rewrite
+from synkhronos._compiling.lean import covariance_loops, rewrite
 from synkhronos._compiling.lean.closed import ClosedLinker
 from synkhronos._compiling.lean.linker import LeanLinker
 from synkhronos._compiling.vectorised import rewrite as vectorised_rewrite
@@ -121,6 +121,13 @@ def test_a_name_that_is_gone_is_told_once(
     assert text.startswith(f"{library.lost[place]}: {library.package} ")
     assert f"has no {place.replace(':', '.')}. Install" in text
     assert library.tried in text
+
+
+def test_loops_compute_inverses_without_lapack(monkeypatch: pytest.MonkeyPatch) -> None:
+    take(monkeypatch, "pytensor.link.numba.cache:_call_cached_ptr")
+    with pytest.warns(synk.VersionWarning, match="gradients by covariances"):
+        found = covariance_loops._inverse_by_lapack(np.dtype("float64"))
+    assert found is covariance_loops._inverse_by_loops
 
 
 @pytest.mark.parametrize(("library", "place"), [x for x in LISTED if x not in HELD])

@@ -16,6 +16,7 @@ from pytensor.tensor.type_other import NoneTypeT
 
 from synkhronos._compiling.lean import (
     convolution_loops,
+    covariance_loops,
     products,
     reductions,
     row_product_loops,
@@ -23,6 +24,7 @@ from synkhronos._compiling.lean import (
     shapes,
 )
 from synkhronos._compiling.lean.convolutions import Convolution
+from synkhronos._compiling.lean.covariances import CovarianceGradient
 from synkhronos._compiling.lean.op import Lean
 from synkhronos._compiling.lean.row_products import ChosenRowProducts, SumsOfRowsByIndex
 from synkhronos._compiling.lean.scans import NumberScan
@@ -75,6 +77,13 @@ def _funcify_convolution(op: Convolution, node: Apply, **kwargs: Any) -> tuple[A
     kind = node.outputs[0].type
     key = _key(convolution_loops, kind.ndim, kind.dtype)
     return convolution_loops.convolution(kind.ndim, np.dtype(kind.dtype)), key
+
+
+@register_funcify_and_cache_key(CovarianceGradient)  # type: ignore[untyped-decorator]
+def _funcify_gradient(op: CovarianceGradient, node: Apply, **kwargs: Any) -> tuple[Any, str]:
+    """Return a function of numba, and the key of its machine code."""
+    dtype = np.dtype(node.outputs[0].type.dtype)
+    return covariance_loops.covariance_gradient(dtype), _key(covariance_loops, dtype)
 
 
 @register_funcify_and_cache_key(ChosenRowProducts)  # type: ignore[untyped-decorator]

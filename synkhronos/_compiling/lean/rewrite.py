@@ -17,6 +17,7 @@ from pytensor.tensor.shape import SpecifyShape
 from synkhronos._compiling.data.once import ComputesOnce
 from synkhronos._compiling.lean.axes import LoopsInOrderOfMemory
 from synkhronos._compiling.lean.convolutions import ConvolutionsOfRows
+from synkhronos._compiling.lean.covariances import CovarianceGradient
 from synkhronos._compiling.lean.gathers import GathersByLoops
 from synkhronos._compiling.lean.narrow import WithoutAxesOfOne
 from synkhronos._compiling.lean.number_products import ExponentialsOfNumbers
@@ -154,6 +155,7 @@ def register() -> None:
     ):
         optdb.register(f"synkhronos_lean_{name}", kind(tag=TAG), TAG, "numba", position=position)
     optdb.register("synkhronos_lean_quotients", Quotients(), "numba", position=_AFTER_FACTORS)
+    register_where(CovarianceGradient)  # PyTensor's operations would take longer
 
 
 def instead() -> tuple[str, ...]:

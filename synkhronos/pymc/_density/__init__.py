@@ -13,6 +13,7 @@ Each room imports only itself and the rooms before it.
 ``faults``        an unexpected exception leaves a model plain, unless it is the user's
 ``proof``         compares the new log-density with the plain one at random points
 ``failures``      raises what nutpie and `pm.find_MAP` would take for a bad point
+``normals``       multivariate normals whose gradient has a closed form
 ``divided``       what replaces a model's log-density
 ``estimate``      the seconds of a gradient, from its graph
 ``gain``          which terms take less time so; the others stay PyMC's

@@ -18,6 +18,7 @@ from pytensor.tensor import TensorVariable
 from synkhronos._checks import check_integer, or_none
 from synkhronos._compiling.late_imports import imported_jax
 from synkhronos.pymc._density.failures import let_failures_pass
+from synkhronos.pymc._density.normals import with_normals
 from synkhronos.pymc._reading.reading import Reading
 
 log = logging.getLogger("synkhronos")
@@ -122,7 +123,7 @@ def _freezer(frame: FrameType | None) -> str | None:
 
 
 class Divided:
-    """Replaces `model.logp`: the divided terms are one operation, the others are unchanged."""
+    """Replaces `model.logp`: the divided terms are one operation, the others `with_normals`."""
 
     def __init__(
         self,
@@ -163,7 +164,8 @@ class Divided:
         rest = [v for v, rv in zip(given, rvs, strict=True) if rv.name not in mine]
         [total] = clone_replace([self._values[mine]])
         if rest:
-            total = self._of_others(rest, jacobian) + total
+            others = with_normals(self._of_others(rest, jacobian), model.value_vars)
+            total = others + total
             total.name = "_".join(filter(None, ["__logp", "nojac" * (not jacobian), model.name]))
         return total
 
@@ -185,7 +187,7 @@ class Divided:
 
 
 class Marked:
-    """Replaces `model.logp`: the same graph, with a mark for those who compile it."""
+    """Replaces `model.logp`: the graph `with_normals`, with a mark for those who compile it."""
 
     lasting = True  # only copies have one
 
@@ -197,7 +199,7 @@ class Marked:
         found = type(self._model).logp(self._model, vars, jacobian=jacobian, sum=sum)
         if not sum:
             return found
-        marked = self._mark(found)
+        marked = self._mark(with_normals(found, self._model.value_vars))
         marked.name = found.name
         return marked
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 
 import pytensor.tensor as pt
 from pymc import Model
-from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import toposort
 from pytensor.scan.op import Scan
 from pytensor.tensor import TensorVariable
@@ -20,6 +18,7 @@ from synkhronos.pymc._density.divided import Divided, Marked, Replaced
 from synkhronos.pymc._density.faults import FaultError
 from synkhronos.pymc._density.gain import with_gain
 from synkhronos.pymc._density.likelihood import Likelihood, tell_forms
+from synkhronos.pymc._density.normals import with_normals
 from synkhronos.pymc._density.proof import prove
 from synkhronos.pymc._density.serial import DataInGraph, InProcess, sources_of
 from synkhronos.pymc._reading.reading import Reading
@@ -27,15 +26,21 @@ from synkhronos.pymc._reading.reading import Reading
 log = logging.getLogger("synkhronos")
 
 
-def has_loops(graphs: Iterable[Variable]) -> bool:
-    """Whether these graphs have loops over time."""
-    return any(isinstance(node.op, Scan) for node in toposort(graphs))
+def mark(model: Model, graph: TensorVariable) -> bool:
+    """Let functions of a model with this log-density be compiled as those of groups, if that pays.
 
-
-def mark_loops(model: Model) -> None:
-    """Let functions of a model be compiled as those of groups, for its loops over time."""
-    Replaced(model).replace(Marked(model, AsInGroups()))
-    log.info("its loops over time are compiled anew")
+    It pays for loops over time, and for multivariate normals whose gradient has a closed form.
+    Returns whether it has any.
+    """
+    loops = any(isinstance(node.op, Scan) for node in toposort([graph]))
+    normals = with_normals(graph, model.value_vars) is not graph
+    if loops:
+        log.info("its loops over time are compiled anew")
+    if normals:
+        log.info("the gradient of a multivariate normal has a closed form")
+    if loops or normals:
+        Replaced(model).replace(Marked(model, AsInGroups()))
+    return loops or normals
 
 
 class Faster(Replaced):
@@ -52,10 +57,9 @@ class Faster(Replaced):
             reading = with_gain(reading, repeated, settable)
             value = self._value_of(reading)
         # who samples without a copy compiles as groups do
-        if reading.terms or not settable or not has_loops(reading.factors.values()):
+        plain = settable and not reading.terms
+        if not (plain and mark(model, reading.sum_of(reading.factors))):
             self.replace(Divided(model, reading, value, self._value_of, lasting=settable))
-        else:
-            mark_loops(model)
 
     def _value_of(self, reading: Reading) -> TensorVariable:
         """The log-density of these terms' variables, proved; of no terms it is 0."""

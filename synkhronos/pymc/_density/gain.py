@@ -19,6 +19,7 @@ from pytensor.tensor.math import Dot
 from synkhronos._compiling.vectorised.rewrite import is_replaced, opened
 from synkhronos.pymc._density.estimate import gradient_nanoseconds, nanoseconds
 from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
+from synkhronos.pymc._density.normals import with_normals
 from synkhronos.pymc._reading.reading import Reading
 from synkhronos.pymc._reading.rewrites import without_axes
 from synkhronos.pymc._reading.rows import RowReading
@@ -58,7 +59,12 @@ def with_gain(reading: Reading, repeated: bool, settable: bool = False) -> Readi
     gaining = large | {
         name for group in small for name in group.names if _has_matrices(name, group, reading)
     }
-    rest = {name for group in small for name in group.names} - gaining
+    rest = {
+        name
+        for group in small
+        for name in group.names
+        if not (group.rows < _FEW_VECTORS and _is_closed(name, reading))
+    } - gaining
     if rest:
         likelihood = Likelihood(reading.only(rest), repeated)
         for part in likelihood.parts:
@@ -96,6 +102,12 @@ def _has_matrices(name: str, group: RowReading, reading: Reading) -> bool:
     others = [operation for operation in others if not isinstance(operation, Dot)]
     normal = any(isinstance(operation, SolveTriangular) for operation in others)
     return bool(others) and (group.rows >= _FEW_VECTORS or not normal)
+
+
+def _is_closed(name: str, reading: Reading) -> bool:
+    """Whether PyMC's graph gets a closed form of the gradient."""
+    density = reading.factors[name].sum()
+    return with_normals(density, reading.facts.free) is not density
 
 
 def _is_product(

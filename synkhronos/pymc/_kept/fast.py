@@ -12,7 +12,7 @@ from synkhronos._compiling.lean.mode import without_c
 from synkhronos._compiling.progress import telling
 from synkhronos._compiling.traces import untraced
 from synkhronos._errors import InputError
-from synkhronos.pymc._density.faster import Faster, has_loops, mark_loops
+from synkhronos.pymc._density.faster import Faster, mark
 from synkhronos.pymc._density.faults import FaultError, finding_faults
 from synkhronos.pymc._kept.copies import lead_copies
 from synkhronos.pymc._reading.facts import Declared
@@ -40,6 +40,7 @@ def fast(
     Expressions of data alone are computed once. Functions such as exp, erf and gammaln are computed
     for several rows at a time. Value and gradient share their parts. Variables whose rows are too
     few to gain by that keep PyMC's graph: the number of rows and the graph decide, no clock does.
+    The gradient of a multivariate normal by a covariance of parameters has a closed form.
     Loops over time whose states are a few numbers become loops of numbers, in mode NUMBA.
 
     Parameters
@@ -110,8 +111,7 @@ def fast(
             level = logging.WARNING if isinstance(exc, FaultError) else logging.INFO
             reason = " ".join(str(exc).split())
             log.log(level, "the log-density stays the plain one: %s", reason)
-            if level == logging.INFO and has_loops([model.logp()]):
-                mark_loops(model)
+            if level == logging.INFO and mark(model, model.logp()):
                 lead_copies()
         else:
             lead_copies()
