@@ -16,7 +16,7 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import optdb
 from pytensor.gradient import DisconnectedType
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.fg import FunctionGraph, Output
 from pytensor.graph.op import Op
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.basic import MergeOptimizer, get_active_mode, graph_rewriter
@@ -107,7 +107,11 @@ class AsInGroups(Op):
         output_storage[0][0] = inputs[0]
 
     def pullback(self, inputs: Inputs, outputs: Inputs, cotangents: Inputs) -> list[Variable]:
-        return list(cotangents)
+        """The gradient has a mark, too: a function may have no other part of the graph."""
+        [given] = cotangents
+        if isinstance(given.type, DisconnectedType):
+            return [given]
+        return list(self.make_node(given).outputs)
 
 
 def density(
@@ -181,10 +185,19 @@ def _applied(
 
 @graph_rewriter  # type: ignore[untyped-decorator]
 def _inline(fgraph: FunctionGraph) -> None:
-    """Modes without numba get the graph, with PyTensor's own operations."""
+    """Modes without numba get the graph, with PyTensor's own operations.
+
+    For numba a mark is moved to an output: inside of a gradient it would keep constants apart.
+    """
+    is_marked = _without_marks(fgraph)
     if isinstance(get_active_mode(fgraph).linker, NumbaLinker):
+        if is_marked:
+            output = fgraph.outputs[0]
+            [(reader, place), *_] = [
+                c for c in fgraph.clients[output] if isinstance(c[0].op, Output)
+            ]
+            fgraph.change_node_input(reader, place, AsInGroups()(output), reason="as_in_groups")
         return
-    _without_marks(fgraph)
     for node in [n for n in fgraph.toposort() if isinstance(n.op, Density)]:
         places, outputs = node.op.expanded()
         pairs = dict(zip(places, node.inputs, strict=True))
