@@ -119,6 +119,12 @@ def or_none[T](
     return None if value is None else check(name, value, *limits, **more, rest=", or None")
 
 
+def check_counts(**counts: int | None) -> None:
+    """Check that each is None, or an integer of at least 1."""
+    for name, count in counts.items():
+        or_none(check_integer, name, count, 1)
+
+
 def check_seconds(name: str, value: Any) -> int | float | None:
     """Check a number of seconds above 0, or None."""
     if value is None or (type(value) in (int, float) and value > 0):  # spares calls the rest

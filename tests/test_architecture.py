@@ -354,6 +354,43 @@ def test_two_towers_have_only_the_ground_in_common() -> None:
             assert fits, f"{name} imports {target}"
 
 
+def imported_at_once(name: str) -> set[str]:
+    """All modules of the package that the import of one imports, and what these import."""
+    found, todo = set[str](), [f"synkhronos.{name}"]
+    while todo:
+        wanted = todo.pop().removeprefix("synkhronos.")
+        above = {".".join(wanted.split(".")[:depth]) for depth in range(1, wanted.count(".") + 2)}
+        for each in above & modules().keys() - found:
+            found.add(each)
+            body = [*modules()[each].body]
+            while body:
+                node = body.pop()
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    todo += imports(ast.Module([node], []))
+                elif not isinstance(node, ast.FunctionDef) and not _is_for_types(node):
+                    body += [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.stmt)]
+    return found
+
+
+def _is_for_types(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and _is_named(node.test, "TYPE_CHECKING", "_TYPES")
+
+
+# What a model that this machine has sampled before needs none of. The import of these takes longer
+# than to load what is kept of it.
+OF_NEW_MODELS = (
+    *("_proofs", "_plan", "_transport", "pymc._repeated.", "pymc._group", "pymc._reading.reading"),
+    *("pymc._density.estimate", "pymc._density.faster", "pymc._density.likelihood"),
+    *("pymc._chains.stored_chains", "pymc._diverged.explanation", "_compiling.lean.c_functions"),
+)
+
+
+def test_sample_imports_what_reads_a_model_only_where_one_is_read() -> None:
+    found = imported_at_once("pymc._chains.sampling") | imported_at_once("pymc._kept.written")
+    assert {"pymc._kept.models", "pymc._reading.models", "_compiling.lean.mode"} < found
+    assert not [name for name in found if name.startswith(OF_NEW_MODELS)]
+
+
 def test_what_follows_a_reading_takes_no_model() -> None:
     """A model is read once. Those that give it another log-density, or sample it, have it."""
     density, group = ("estimate", "likelihood", "proof", "serial"), ("likelihood", "rest_terms")

@@ -277,7 +277,7 @@ def test_of_draws_on_the_disk_a_bounded_number_is_read(
         monkeypatch.setattr(explanation, "_MOST_READ", most)
         with caplog.at_level(logging.INFO, "synkhronos"):
             caplog.clear()
-            explanation.tell_of_divergences(run, schools(), on_disk=True)
+            explanation.tell_of_divergences(run, schools(), count, on_disk=True)
         assert words in caplog.text
         assert read.pop() <= draws + 1
 

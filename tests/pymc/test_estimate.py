@@ -9,7 +9,7 @@ import pymc as pm
 import pytest
 
 from synkhronos.pymc._density.estimate import gradient_seconds
-from synkhronos.pymc._reading.facts import Declared
+from synkhronos.pymc._reading.declared import Declared
 from synkhronos.pymc._reading.reading import read
 
 ROWS = 10_000

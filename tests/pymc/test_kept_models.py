@@ -39,11 +39,11 @@ from synkhronos.pymc._chains import sampling
 from synkhronos.pymc._density import step_methods
 from synkhronos.pymc._density.nutpie import compiled_soon
 from synkhronos.pymc._density.op import DividedLogp
-from synkhronos.pymc._kept import copies, entry, graphs, models
+from synkhronos.pymc._kept import copies, entry, estimate, graphs, models
 from synkhronos.pymc._kept.estimate import Estimate
 from synkhronos.pymc._kept.graphs import Graphs
 from synkhronos.pymc._map.compilations import Compilations
-from synkhronos.pymc._reading.facts import Declared
+from synkhronos.pymc._reading.declared import Declared
 from synkhronos.pymc._reading.models import length_of
 
 nutpie = pytest.importorskip("nutpie")
@@ -78,12 +78,18 @@ def made(build: Callable[[], object], **given: object) -> pm.Model:
 def test_a_model_that_was_compiled_is_not_compiled_again(
     folder: Folder, compiled: list[pm.Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not read, not differentiated; the draws are those without anything kept."""
-    first = kept_models.sampled("schools")
+    """Not read, not differentiated; the draws are those without anything kept.
+
+    What reads a model is not even imported.
+    """
+    first, late = kept_models.sampled("schools"), list[str]()
     monkeypatch.setattr(step_methods, "chosen_by", None)
     monkeypatch.setattr(mcmc.tg, "grad", None)
-    monkeypatch.setattr("synkhronos.pymc._kept.estimate.read", None)
+    monkeypatch.setattr("synkhronos.pymc._reading.reading.read", None)
+    for module in (sampling, estimate):
+        monkeypatch.setattr(module, "import_module", late.append)
     assert kept_models.sampled("schools") == first
+    assert not late
     assert len(compiled) == 1
     monkeypatch.undo()
     assert kept_models.sampled("schools") == first  # the folder of the tests keeps nothing

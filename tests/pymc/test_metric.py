@@ -22,7 +22,14 @@ from synkhronos._errors import InputError
 from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos.pymc._chains import members, sampling
 from synkhronos.pymc._density import adaptation, metric
-from synkhronos.pymc._density.adaptation import AUTO, Auto, adapted, check_adaptation, choosing
+from synkhronos.pymc._density.adaptation import (
+    AUTO,
+    Auto,
+    adapted,
+    check_adaptation,
+    choosing,
+    sampled_by,
+)
 from synkhronos.pymc._density.metric import Choice, Warmup, draws_of_warmup, without_warmup
 from synkhronos.pymc._density.nutpie import compiled_soon, expected_metric
 from synkhronos.pymc._group import parallel
@@ -280,14 +287,19 @@ def test_auto_chooses_once_and_says_so(caplog: pytest.LogCaptureFixture) -> None
     assert caplog.text.count(said) == 2
 
 
+def _as_it_is(sample: Callable[..., Any], *args: Any, **given: Any) -> Any:
+    return sample(*args, **given)
+
+
 def test_few_draws_are_sampled_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
     """As nutpie is asked to. A run in a folder may get more draws later, and keeps a choice."""
+    pytest.importorskip("nutpie")
     caplog.set_level("INFO", "synkhronos")
     nutpie, few = Nutpie(recorded("kid scores")), GIVEN | {"draws": 100, "tune": 100}
     with adapted(Auto()):
         choosing(nutpie)(COMPILED, **few)
     assert (nutpie.calls, caplog.text) == ([few], "")
-    with adapted(Auto(of_run=lambda choose: choose())):
+    with adapted(Auto()), sampled_by(_as_it_is, lambda choose: choose()):
         choosing(nutpie)(COMPILED, **few)
     assert nutpie.calls[1:] == [few | {"adaptation": "diag"}]
 
@@ -317,8 +329,9 @@ def test_chains_that_low_rank_leaves_stuck_are_sampled_by_diag(
 
 def test_a_run_in_a_folder_is_sampled_once() -> None:
     """It has noticed stuck chains itself: another call would return the same draws."""
+    pytest.importorskip("nutpie")
     nutpie = Nutpie(recorded("kid scores"), diverging=np.arange(4)[:, None] == 2)
-    with adapted(Auto(of_run=lambda choose: choose())):
+    with adapted(Auto()), sampled_by(_as_it_is, lambda choose: choose()):
         assert choosing(nutpie)(COMPILED, **GIVEN).adaptation == "low_rank"
     assert [call["adaptation"] for call in nutpie.calls] == ["diag", "low_rank"]
 

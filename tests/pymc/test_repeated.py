@@ -27,7 +27,8 @@ from selection import thorough
 import synkhronos as synk
 from synkhronos.pymc._density.likelihood import Likelihood
 from synkhronos.pymc._group import likelihood as _group_likelihood
-from synkhronos.pymc._reading.facts import Declared, Facts
+from synkhronos.pymc._reading.declared import Declared
+from synkhronos.pymc._reading.facts import Facts
 from synkhronos.pymc._reading.reading import read
 from synkhronos.pymc._repeated.least_squares import LeastSquares, least_squares
 from synkhronos.pymc._repeated.quadratic import QuadraticForm

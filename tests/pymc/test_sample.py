@@ -498,10 +498,10 @@ def test_the_model_is_frozen_before_it_gets_its_density(
 
 def test_a_model_is_read_once(monkeypatch: pytest.MonkeyPatch, nothing_is_cheap: None) -> None:
     from synkhronos.pymc._group import parallel
-    from synkhronos.pymc._kept import estimate
+    from synkhronos.pymc._reading import reading
 
-    real, seen = estimate.read, []
-    for module in (estimate, parallel):
+    real, seen = reading.read, []
+    for module in (reading, parallel):
         monkeypatch.setattr(module, "read", lambda *given: seen.append(1) or real(*given))
     given = SHORT | {"chains": 1, "nuts_sampler": "pymc"}
     synk.pymc.sample(model_of(), cores=1, members_per_chain=1, **given)

@@ -37,8 +37,7 @@ from synkhronos.pymc._chains.blocks import TEXT, Block, StoredDraws, length_of
 from synkhronos.pymc._chains.chain_folder import opened
 from synkhronos.pymc._chains.chain_settings import settings_of
 from synkhronos.pymc._chains.kernel import Kernel
-from synkhronos.pymc._chains.metric import choice_of
-from synkhronos.pymc._chains.stored_chains import StoredChains
+from synkhronos.pymc._chains.stored_chains import StoredChains, current
 from synkhronos.pymc._density.metric import Choice
 from synkhronos.pymc._density.nutpie import compiled_soon
 
@@ -520,12 +519,9 @@ def test_a_run_keeps_the_metric_that_was_chosen(model: pm.Model, tmp_path: Path)
     found = []
     for name in ("low_rank", "diag"):
         with stored_chains.sampling_into(tmp_path, model, {"random_seed": 4}, "auto"):
-            of_run = choice_of("auto", 0.0, None).of_run
-            found.append(of_run(functools.partial(Choice, name, 2.0, "why")))
+            found.append(current().chosen(functools.partial(Choice, name, 2.0, "why")))
     assert found == [Choice("low_rank", 2.0, "why")] * 2
-    auto = choice_of("auto", 0.0, None)
-    assert auto is not None
-    assert auto.of_run is None
+    assert current() is None
 
 
 @pytest.mark.parametrize("damaged", [False, True])

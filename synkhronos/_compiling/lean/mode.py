@@ -1,4 +1,4 @@
-"""The mode in which the functions of groups are compiled."""
+"""Modes: those that users name, and the one in which the functions of groups are compiled."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from synkhronos._compiling.lean.linker import LeanLinker
 from synkhronos._compiling.lean.rewrite import TAG, instead, register
 from synkhronos._compiling.vectorised.rewrite import tags
 from synkhronos._libraries.library import Replacing
+
+
+def mode_of(mode: Mode | str | None) -> Mode:
+    """The Mode of a name; "C" means PyTensor's CVM, which runs C code if an operation has some."""
+    return get_mode("CVM" if mode == "C" else mode)
 
 
 def lean(mode: object) -> Any:

@@ -8,8 +8,6 @@ from dataclasses import astuple
 
 from synkhronos._errors import InputError
 from synkhronos._host.thread_pools import ThreadLimits
-from synkhronos.pymc._chains.chain_folder import ChainFolder
-from synkhronos.pymc._chains.stored_chains import current
 from synkhronos.pymc._density.adaptation import AUTO, Auto
 from synkhronos.pymc._density.metric import Choice
 from synkhronos.pymc._kept.models import KeptModel
@@ -28,14 +26,7 @@ def choice_of(metric: str | None, seconds: float, kept: KeptModel | None) -> Aut
     """The choice that is to be made; `seconds` are those of the rows of a gradient."""
     if metric != AUTO:
         return None
-    stored = current()
-    of_run = None if stored is None else functools.partial(_of_run, stored.folder)
-    return Auto(seconds, functools.partial(_remembered, kept), of_run)
-
-
-def _of_run(folder: ChainFolder, choose: Callable[[], Choice]) -> Choice:
-    """The choice of the first call of a run: with another metric, draws were of another run."""
-    return Choice(*folder.chosen(lambda: astuple(choose())))
+    return Auto(seconds, functools.partial(_remembered, kept))
 
 
 def _remembered(

@@ -4,6 +4,9 @@ A way is chosen by an estimate, and by a measurement only where it can pay. Each
 `pm.sample` with the user's arguments: its errors, trees and lines stay PyMC's. A way that would not
 be faster is no error: the model is sampled as it is, and one line says why. The user's model is
 whole again at the end, whatever happens.
+
+Modules that read a model, make it faster or go on with a run are imported where they are used. A
+model that this machine has sampled before needs none of them, and their import takes longer.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pymc.model import Model, modelcontext
 from pymc.sampling.mcmc import NUTPIE_INSTALLED
@@ -24,9 +27,9 @@ from pytensor.gradient import NullTypeGradError
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 
-from synkhronos._checks import check_flag, is_integer, plain, shown
+from synkhronos._checks import check_counts, check_flag, is_integer, plain, shown
 from synkhronos._compiling.kept.folder import keeping
-from synkhronos._compiling.lean.mode import without_c
+from synkhronos._compiling.lean.mode import mode_of, without_c
 from synkhronos._compiling.memory import rarely_collected
 from synkhronos._compiling.progress import silent, tell
 from synkhronos._engine.graph_types import ModeLike
@@ -37,22 +40,21 @@ from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._chains.metric import check_sampler, choice_of
-from synkhronos.pymc._chains.stored_chains import StoredChains, sampling_into
 from synkhronos.pymc._density.adaptation import AUTO, adapted, check_adaptation, name_of_nuts
-from synkhronos.pymc._density.divided import check_counts
-from synkhronos.pymc._density.estimate import gradients_in_turn
-from synkhronos.pymc._density.faster import Faster
+from synkhronos.pymc._density.draws import gradients_in_turn
 from synkhronos.pymc._density.faults import finding_faults
 from synkhronos.pymc._density.late_arviz import import_nutpie
-from synkhronos.pymc._density.likelihood import mode_of
 from synkhronos.pymc._density.nutpie import sample as pm_sample
 from synkhronos.pymc._density.step_methods import chosen_by
-from synkhronos.pymc._diverged.explanation import tell_of_divergences
+from synkhronos.pymc._diverged.count import count_of
 from synkhronos.pymc._kept.estimate import Estimate
 from synkhronos.pymc._kept.models import KeptModel, kept_model, leading
 from synkhronos.pymc._reading.bambi import tell_of_own_fit
-from synkhronos.pymc._reading.facts import Declared
+from synkhronos.pymc._reading.declared import Declared
 from synkhronos.pymc._reading.models import copied, model_of, refuse_divided, undivided
+
+if TYPE_CHECKING:
+    from synkhronos.pymc._chains.stored_chains import StoredChains
 
 JAX_SAMPLERS = ("numpyro", "blackjax")
 _MOST_CHAINS = 4  # that `pm.sample` takes by itself
@@ -103,7 +105,8 @@ class OnOneCore:
             kept.form = form
 
     def _make(self, model: Model, estimate: Estimate, repeated: bool) -> None:
-        self._made.enter_context(Faster(model, estimate.reading, repeated=repeated))
+        faster: Any = import_module("synkhronos.pymc._density.faster")
+        self._made.enter_context(faster.Faster(model, estimate.reading, repeated=repeated))
 
     def sample(self, **kwargs: Any) -> Any:
         """Call `pm.sample` with the model."""
@@ -314,11 +317,21 @@ def sample(
     with _of_call(_model_of(model)) as own:
         refuse_divided(own)
         tell_of_own_fit(own)
-        with silent(quiet), keeping(wanted), sampling_into(folder, own, kwargs, adaptation):
+        with silent(quiet), keeping(wanted), _sampling_into(folder, own, kwargs, adaptation):
             found = _sample(own, dim, chains, cores, asked, kwargs)
-            if kwargs.get("compute_convergence_checks", True):
-                tell_of_divergences(found, own, on_disk=folder is not None)
+            if kwargs.get("compute_convergence_checks", True) and (count := count_of(found)):
+                explanation: Any = import_module("synkhronos.pymc._diverged.explanation")
+                explanation.tell_of_divergences(found, own, count, on_disk=folder is not None)
             return found
+
+
+def _sampling_into(folder: object, *of_call: object) -> contextlib.AbstractContextManager[None]:
+    """A context in which `pm.sample` samples into a folder, if there is one."""
+    if folder is None:
+        return contextlib.nullcontext()
+    stored_chains: Any = import_module("synkhronos.pymc._chains.stored_chains")
+    found: contextlib.AbstractContextManager[None] = stored_chains.sampling_into(folder, *of_call)
+    return found
 
 
 _lock = ForkSafeLock()

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -39,7 +39,7 @@ from synkhronos.pymc._chains.chain_settings import settings_of
 from synkhronos.pymc._chains.kernel import STATISTICS, UNCONSTRAINED, Kernel
 from synkhronos.pymc._chains.progress import ChainProgress, ShownChains, line_of, while_read
 from synkhronos.pymc._density.adaptation import sampled_by
-from synkhronos.pymc._density.metric import DIAG, LOW_RANK
+from synkhronos.pymc._density.metric import DIAG, LOW_RANK, Choice
 
 _LOOK_SECONDS, _LINE_SECONDS = 0.1, 60.0
 _OF_PYMC = ("step", "callback", "trace")  # arguments that only its own samplers take
@@ -125,6 +125,10 @@ class StoredChains:
         attrs = kernel.attributes(draws, tune, chains, self.folder.seed[0])
         template[STATISTICS].attrs.update(attrs)
         return filled(template, self.folder, numbers, min(draws, max(c.done for c in sampled)))
+
+    def chosen(self, choose: Callable[[], Choice]) -> Choice:
+        """The choice of the run's first call: with another metric, draws were of another run."""
+        return Choice(*self.folder.chosen(lambda: astuple(choose())))
 
     def _template(self, compiled: Any, save_warmup: bool, chains: Iterable[int]) -> DataTree:
         """A tree of one draw, with all groups, dims and coordinates but those of draws.
@@ -452,8 +456,7 @@ def sampling_into(
 
     Parameters
     ----------
-    folder : path, StoredChains or None
-        None: it samples as it is.
+    folder : path or StoredChains
     model : pymc.Model
     given : dict
         Arguments of `pm.sample`, which name nutpie afterwards.
@@ -467,9 +470,6 @@ def sampling_into(
     NameGone
         nutpie lacks what a run needs.
     """
-    if folder is None:
-        yield
-        return
     _check_sampler(model, given)
     if why := trouble():
         raise InputError(f"folder=: leave it out, since only Linux locks a folder; {why}")
@@ -479,7 +479,7 @@ def sampling_into(
             settings = settings_of(model, given, adaptation)
             found = opened(folder, model, given.get("random_seed"), settings)
             folder = StoredChains(stack.enter_context(found))
-        stack.enter_context(sampled_by(folder.sample))
+        stack.enter_context(sampled_by(folder.sample, folder.chosen))
         token = _current.set(folder)
         stack.callback(_current.reset, token)
         yield

@@ -15,6 +15,7 @@ Each room imports only itself and the rooms before it.
 ``failures``      raises what nutpie and `pm.find_MAP` would take for a bad point
 ``normals``       multivariate normals whose gradient has a closed form
 ``divided``       what replaces a model's log-density
+``draws``         how many draws there are, and gradients for them
 ``estimate``      the seconds of a gradient, from its graph
 ``gain``          which terms take less time so; the others stay PyMC's
 ``faster``        a model with a faster log-density

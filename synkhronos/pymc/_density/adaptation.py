@@ -23,7 +23,7 @@ from synkhronos._compiling.progress import tell, telling
 from synkhronos._errors import InputError
 from synkhronos._libraries.library import Replacing
 from synkhronos._libraries.nutpie import NUTPIE
-from synkhronos.pymc._density.estimate import DRAWS, TUNE
+from synkhronos.pymc._density.draws import DRAWS, TUNE
 from synkhronos.pymc._density.late_arviz import import_nutpie
 from synkhronos.pymc._density.metric import (
     CHAINS,
@@ -51,8 +51,10 @@ _DEPTH = 5  # of its trees
 _SOON = 0.002  # seconds between looks at its draws, at least
 STUCK = 0.9  # of the draws of a chain diverge
 
+type Keep = Callable[[Callable[[], Choice]], Choice]  # returns a choice, or calls for it
+
 _asked: ContextVar[Auto | None] = ContextVar("_asked", default=None)
-_by: ContextVar[Callable[..., Any] | None] = ContextVar("_by", default=None)
+_by: ContextVar[tuple[Callable[..., Any], Keep] | None] = ContextVar("_by", default=None)
 
 
 def check_adaptation(asked: str | None, given: MutableMapping[str, Any]) -> str | None:
@@ -119,13 +121,11 @@ class Auto:
     """The choice for a model.
 
     `seconds` are those of the rows of a gradient. `kept` returns a choice that it has kept, or
-    calls a function for it, with one thread of BLAS; it gets a key. `of_run` does so for a run that
-    other calls go on with: it keeps its choice, and is sampled once. `say` tells the choice.
+    calls a function for it, with one thread of BLAS; it gets a key. `say` tells the choice.
     """
 
     seconds: float = 0.0
     kept: Callable[[Sequence[object], Callable[[], Choice]], Choice] = lambda _, find: find()
-    of_run: Callable[[Callable[[], Choice]], Choice] | None = None
     say: Callable[[str], object] = tell
 
 
@@ -140,15 +140,17 @@ def adapted(auto: Auto | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def sampled_by(function: Callable[..., Any]) -> Iterator[None]:
+def sampled_by(function: Callable[..., Any], keep: Keep) -> Iterator[None]:
     """A context in which this function samples in place of nutpie's, which it gets first.
+
+    Other calls go on with what it samples. So it samples by one choice, which `keep` keeps.
 
     Raises
     ------
     NameGone
     """
     NUTPIE.get("sample")
-    token = _by.set(function)
+    token = _by.set((function, keep))
     try:
         with replaced:
             yield
@@ -162,20 +164,20 @@ def choosing(sample: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(sample)
     def sample_chosen(compiled: Any, **given: Any) -> Any:
         auto, by = _asked.get(), _by.get()
-        sampled = sample if by is None else functools.partial(by, sample)
+        sampled = sample if by is None else functools.partial(by[0], sample)
         draws = given.get("draws") or DRAWS
         tune = TUNE if given.get("tune") is None else given["tune"]
         if auto is None or "adaptation" in given:
             return sampled(compiled, **given)
-        if auto.of_run is None and not draws_of_warmup(draws, tune):
+        if by is None and not draws_of_warmup(draws, tune):
             return sampled(compiled, **given)
         cores = min(CHAINS, given.get("cores") or CHAINS)
         find = functools.partial(choice_for, sample, compiled, auto.seconds, draws, tune, cores)
         choose = functools.partial(_kept_or_diag, auto, (auto.seconds, draws, tune), find)
-        found = choose() if auto.of_run is None else auto.of_run(choose)
+        found = choose() if by is None else by[1](choose)
         auto.say(str(found))
         tree = sampled(compiled, adaptation=found.name, **given)
-        if found.name == DIAG or auto.of_run is not None or not (stuck := _stuck(tree)):
+        if found.name == DIAG or by is not None or not (stuck := _stuck(tree)):
             return tree
         of = f"{stuck} of {len(tree.posterior.chain)} chains"
         auto.say(f"{LOW_RANK} has left {of} stuck: diag again")

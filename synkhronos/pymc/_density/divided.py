@@ -15,7 +15,6 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor import TensorVariable
 
-from synkhronos._checks import check_integer, or_none
 from synkhronos._compiling.late_imports import imported_jax
 from synkhronos.pymc._density.failures import let_failures_pass
 from synkhronos.pymc._density.normals import with_normals
@@ -213,9 +212,3 @@ def _register_jax() -> None:
 def forget_compiled(model: Model) -> None:
     """Clear a frozen model's cache: it holds functions compiled for another log-density."""
     vars(model).pop("_cache", None)
-
-
-def check_counts(**counts: int | None) -> None:
-    """Raise unless each is None or an int of at least 1."""
-    for name, count in counts.items():
-        or_none(check_integer, name, count, 1)

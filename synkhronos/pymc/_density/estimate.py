@@ -31,9 +31,6 @@ _PRODUCT = 0.1  # of a multiplication and addition
 _EXPONENTIALS = LogSoftmax, LogSumExp, Softmax
 GRADIENT = 1.5  # times the value, for value and gradient
 
-DRAWS, TUNE = 1000, 1000  # of `pm.sample`
-_STEPS = 15  # gradients of a draw; NUTS takes 7 to 31 in most models
-
 
 def gradient_seconds(reading: Reading) -> float:
     """About the seconds of one gradient of what is divided, with PyTensor's own code.
@@ -67,10 +64,3 @@ def nanoseconds(node: Apply) -> float:
     if kind is ps.Pow and isinstance(without_axes(node.inputs[1]), Constant):
         return _ANY  # a product, after PyTensor's rewrites
     return _NANOSECONDS.get(kind, _ANY)
-
-
-def gradients_in_turn(chains: int, cores: int, given: Mapping[str, int | None]) -> int:
-    """About the number of gradients that are computed one after another."""
-    draws = given.get("draws") or DRAWS
-    tune = TUNE if given.get("tune") is None else given["tune"]
-    return int(math.ceil(chains / min(chains, cores)) * (draws + tune) * _STEPS)

@@ -16,7 +16,7 @@ from itertools import compress
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.mode import Mode, get_mode
+from pytensor.compile.mode import Mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Constant, Variable
@@ -271,11 +271,6 @@ def _gradients(
             f"the log-density of {', '.join(names)} has no gradient by its parameters, which a "
             f"divided model needs: {exc}"
         ) from exc
-
-
-def mode_of(mode: Mode | str | None) -> Mode:
-    """The Mode of a name; "C" means PyTensor's CVM, which runs C code if an operation has some."""
-    return get_mode("CVM" if mode == "C" else mode)
 
 
 def _joined(

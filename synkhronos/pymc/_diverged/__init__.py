@@ -3,6 +3,7 @@
 Each room imports only itself and the rooms before it.
 
 ===============  =================================================================================
+``count``        how many there are, in the result of a sampler
 ``scales``       which variables a model makes the scale of which, by its graph
 ``positions``    values of variables at divergences, and at all draws
 ``ranks``        whether divergences are where a quantity is small or large, or by chance

@@ -187,15 +187,14 @@ def explain_divergences(idata: DataTree, model: Model | None = None) -> Divergen
     return explained(idata, modelcontext(model))
 
 
-def tell_of_divergences(result: Any, model: Model, on_disk: bool = False) -> None:
-    """Tell in one line what the divergences come with, if a sampler's result has more than a few.
+def tell_of_divergences(result: Any, model: Model, count: int, on_disk: bool = False) -> None:
+    """Tell in one line what the divergences of a sampler's result come with, if there are enough.
 
     Of draws that are on the disk, a bounded number is read. Nothing is raised: it would lose the
     draws.
     """
     try:
-        stats = result.get("sample_stats") if isinstance(result, DataTree) else None
-        if stats and "diverging" in stats and (count := int(stats["diverging"].sum())) >= _FEWEST:
+        if count >= _FEWEST:
             found = explained(_spaced(result, model) if on_disk else result, model)
             if not found.are_few:
                 said = replace(found, count=count).said

@@ -17,6 +17,7 @@ from synkhronos._api.make_data import data
 from synkhronos._api.request import Request
 from synkhronos._backends.jax import runs_jax
 from synkhronos._compiling.compile_cache import fills_cache_of_numba
+from synkhronos._compiling.lean.mode import mode_of
 from synkhronos._compiling.progress import telling
 from synkhronos._engine.commands.base import Command, CommandCache
 from synkhronos._engine.commands.call import Call, compile_alone, compute_call
@@ -28,7 +29,6 @@ from synkhronos._engine.shipping import distribute_in
 from synkhronos._engine.variables import watch
 from synkhronos._errors import InputError, WorkerError
 from synkhronos._host.arena import ArrayRef
-from synkhronos.pymc._density.likelihood import mode_of
 from synkhronos.pymc._density.proof import return_memory
 from synkhronos.pymc._reading.facts import is_smooth
 

@@ -27,7 +27,7 @@ from pytensor.tensor import TensorVariable
 
 import synkhronos.pymc._density.numba  # noqa: F401 (registers the operation)
 from synkhronos._api.advice import seconds_of
-from synkhronos._checks import options_checked
+from synkhronos._checks import check_counts, options_checked
 from synkhronos._compiling.compile_cache import fills_cache_of_numba
 from synkhronos._compiling.progress import tell, telling
 from synkhronos._compiling.traces import untraced
@@ -38,7 +38,7 @@ from synkhronos._errors import GroupClosed, InputError, NotForked
 from synkhronos._host import cores as _cores
 from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos._libraries.library import optional_gain
-from synkhronos.pymc._density.divided import Divided, Replaced, check_counts
+from synkhronos.pymc._density.divided import Divided, Replaced
 from synkhronos.pymc._density.likelihood import Likelihood, tell_forms
 from synkhronos.pymc._density.nutpie import expected_metric
 from synkhronos.pymc._density.nutpie import sample as pm_sample
@@ -58,7 +58,7 @@ from synkhronos.pymc._group.evaluator import Evaluator
 from synkhronos.pymc._group.likelihood import ReturnMemory
 from synkhronos.pymc._group.rest_terms import tell_what_stays
 from synkhronos.pymc._kept.estimate import Estimate
-from synkhronos.pymc._reading.facts import Declared
+from synkhronos.pymc._reading.declared import Declared
 from synkhronos.pymc._reading.models import copied, model_of, refuse_divided
 from synkhronos.pymc._reading.reading import Reading, read
 

@@ -1,18 +1,24 @@
-"""The estimate by which `sample` chooses a way: a model that is kept is not read for it."""
+"""The estimate by which `sample` chooses a way: a model that is kept is not read for it.
+
+To import what reads a model takes longer than to load what is kept of it.
+"""
 
 from __future__ import annotations
 
 from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from pymc import Model
 
 from synkhronos._compiling.traces import untraced
 from synkhronos._errors import InputError
-from synkhronos.pymc._density.estimate import gradient_seconds
 from synkhronos.pymc._kept.models import KeptModel
-from synkhronos.pymc._reading.facts import Declared
+from synkhronos.pymc._reading.declared import Declared
 from synkhronos.pymc._reading.models import length_of
-from synkhronos.pymc._reading.reading import Reading, read
+
+if TYPE_CHECKING:
+    from synkhronos.pymc._reading.reading import Reading
 
 
 class Estimate:
@@ -43,15 +49,19 @@ class Estimate:
     @cached_property
     def reading(self) -> Reading:
         """The terms and the rest. The model is read now if it was known before."""
+        reading: Any = import_module("synkhronos.pymc._reading.reading")
+        known = self._kept and self._kept.graphs.terms
         with untraced():
-            return read(self._model, *self._asked, self._kept and self._kept.graphs.terms)
+            found: Reading = reading.read(self._model, *self._asked, known)
+        return found
 
     def _read(self) -> tuple[str, int, float]:
         try:
             terms = self.reading.terms
         except InputError as exc:
             return str(exc), 0, 0.0
-        return "", sum(term.rows for term in terms), gradient_seconds(self.reading)
+        estimate: Any = import_module("synkhronos.pymc._density.estimate")
+        return "", sum(term.rows for term in terms), estimate.gradient_seconds(self.reading)
 
 
 def _dims(model: Model, dim: str | None) -> object:

@@ -15,7 +15,7 @@ from synkhronos._errors import InputError
 from synkhronos.pymc._density.faster import Faster, mark
 from synkhronos.pymc._density.faults import FaultError, finding_faults
 from synkhronos.pymc._kept.copies import lead_copies
-from synkhronos.pymc._reading.facts import Declared
+from synkhronos.pymc._reading.declared import Declared
 from synkhronos.pymc._reading.models import copied, model_of, refuse_divided
 from synkhronos.pymc._reading.reading import read
 

@@ -6,7 +6,8 @@ Each room imports only itself and the rooms before it.
 ``models``       the model that is given, and copies of it
 ``bambi``        models that Bambi has built: how its own fit changes their draws
 ``rewrites``     rewrites of a term's graph: fewer costly functions, constants from data
-``facts``        what is known of variables: lengths, what is free, what the user declares
+``declared``     what the user declares: operations that keep rows apart
+``facts``        what is known of variables: lengths, and what is free
 ``assumptions``  checks the operations that are read as they are declared
 ``counts``       which lengths are the number of rows, whatever data are set
 ``lengths``      arrays that are made with given lengths, for any number of rows

@@ -1,4 +1,4 @@
-"""Facts about the variables of a model: lengths, what is free, what the user declares."""
+"""Facts about the variables of a model: lengths, and what is free."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import itertools
 import operator
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,17 +17,16 @@ from pymc import Model
 from pymc.initial_point import make_initial_point_fn
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.rewriting.shape import ShapeFeature
 from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.type import TensorType
 
-from synkhronos._checks import shown
 from synkhronos._compiling.python_function import PythonFunction
 from synkhronos._compiling.python_mode import python_mode
-from synkhronos._errors import InputError, InputTypeError
+from synkhronos._errors import InputError
+from synkhronos.pymc._reading.declared import Declared
 from synkhronos.pymc._reading.rewrites import without_parameter_checks
 
 Lengths = tuple[int, ...]
@@ -36,44 +34,6 @@ Place = tuple[Variable, int | None]  # a variable and its row axis; None: needed
 Point = dict[Variable, np.ndarray]  # a value for each input of a model's log-density
 
 _PLAIN = python_mode("none")
-
-
-@dataclass(frozen=True)
-class Declared:
-    """The operations that keep rows apart, as the user declares."""
-
-    kinds: tuple[type[Op], ...] = ()  # classes of operations
-    # observed variables and Potentials, with all operations of their log-densities
-    names: frozenset[str] = frozenset()
-
-    @staticmethod
-    def of(model: Model, row_wise: Sequence[object]) -> Declared:
-        """The declaration of the argument `row_wise`.
-
-        Raises
-        ------
-        InputError, InputTypeError
-            An entry is neither a class nor a name.
-        """
-        if isinstance(row_wise, str) or not isinstance(row_wise, Sequence):
-            raise InputTypeError(
-                f"row_wise={shown(row_wise)}: give a list of classes of operations, or of names of "
-                "observed variables and Potentials"
-            )
-        known = [variable.name for variable in (*model.observed_RVs, *model.potentials)]
-        kinds: list[type[Op]] = []
-        names: list[str] = []
-        for entry in row_wise:
-            if isinstance(entry, type) and issubclass(entry, Op):
-                kinds.append(entry)
-            elif isinstance(entry, str) and entry in known:
-                names.append(entry)
-            else:
-                raise InputError(
-                    f"row_wise: {shown(entry)} is neither the class of an operation nor one of the "
-                    f"observed variables and Potentials ({', '.join(known)})"
-                )
-        return Declared(tuple(kinds), frozenset(names))
 
 
 class Facts:

@@ -23,7 +23,8 @@ from synkhronos._checks import shown
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.pymc._reading.assumptions import check
-from synkhronos.pymc._reading.facts import Declared, Facts
+from synkhronos.pymc._reading.declared import Declared
+from synkhronos.pymc._reading.facts import Facts
 from synkhronos.pymc._reading.models import length_of
 from synkhronos.pymc._reading.rewrites import stable
 from synkhronos.pymc._reading.rows import RowReading, Term, read_rows
