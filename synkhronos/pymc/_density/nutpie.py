@@ -36,7 +36,6 @@ from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._density.adaptation import choice_for, replaced
 from synkhronos.pymc._density.functions import compiled_as_in_groups
 from synkhronos.pymc._density.late_arviz import import_nutpie
-from synkhronos.pymc._density.normals import with_normals
 from synkhronos.pymc._density.step_methods import ASSIGN, ModelWithGraph, StepMethods
 
 log = logging.getLogger("synkhronos")
@@ -175,7 +174,8 @@ def _compiled(
     """
     c_functions: Any = importlib.import_module(_C_FUNCTIONS)
     make = NUTPIE.get("_make_functions")
-    plain = with_normals(known.logp(), known.value_vars)
+    normals: Any = importlib.import_module("synkhronos.pymc._density.normals")
+    plain = normals.with_normals(known.logp(), known.value_vars)
     value, *drawn = lifted([plain, *known.unobserved_value_vars])
     length, expanded, log_density, expand, start, shapes, reparameterized = make(
         ModelWithGraph(known, value, drawn),
