@@ -11,6 +11,7 @@ Each room imports only itself and the rooms before it.
 ``where``            rewrites of some graphs only
 ``data``             arrays of a graph as data, and what is computed of them once
 ``loops``            loops over arrays, compiled by numba
+``fusion``           how many arrays a fused loop reads and writes
 ``kept``             what this machine has compiled before, by the keys of graphs
 ``compile_cache``    what compiled functions leave for other processes
 ``array_functions``  functions of arrays, for operations that have functions of one number only

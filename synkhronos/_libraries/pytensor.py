@@ -24,6 +24,9 @@ PYTENSOR = Library(
             "pytensor.tensor.rewriting.fused_elemwise:FusedElemwise",
             "pytensor.tensor.rewriting.scalarize:ScalarizedElemwise",
         ),
+        "loops over many arrays are not fused": (
+            "pytensor.tensor.rewriting.elemwise:elemwise_max_operands_fct",
+        ),
         "loops of operations such as softmax take longer": (
             "pytensor.compile.rewriting:inline_ofg_node",
             "pytensor.tensor.symbolic:FusibleSymbolicOp FusibleSymbolicOpDerivative",

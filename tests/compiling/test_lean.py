@@ -30,8 +30,9 @@ from synkhronos._compiling.kept.image import Image
 from synkhronos._compiling.lean import reductions, rewrite
 from synkhronos._compiling.lean.inner import inner_code
 from synkhronos._compiling.lean.linker import LeanLinker
-from synkhronos._compiling.lean.mode import lean
+from synkhronos._compiling.lean.mode import lean, without_c
 from synkhronos._compiling.lean.op import Lean
+from synkhronos._compiling.python_mode import python_mode
 from synkhronos._libraries.library import tell
 
 
@@ -416,7 +417,7 @@ def test_parts_of_numba_that_are_gone_cost_only_time(monkeypatch):
 SECOND = """
 import numpy as np, pytensor, pytensor.tensor as pt
 from numba.core import event
-from synkhronos._compiling.lean.mode import lean
+from synkhronos._compiling.lean.mode import lean, without_c
 x, n = pt.fmatrix("x"), pt.lscalar("n")
 found = pt.specify_shape(x @ x.T, (n, n)).sum(axis=0) + pt.alloc(np.float32(1), n)
 with event.install_recorder("numba:compile") as recorded:
@@ -504,3 +505,16 @@ def test_columns_join_the_loops_of_vectors(made):
     for found, wanted in zip(fast(*values), plain(*values), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-14)
     assert operations(fast, Elemwise | FusedElemwise) == 2  # one of vectors, one of the matrix
+
+
+def test_a_loop_over_many_arrays_is_one_without_a_c_compiler():
+    """PyTensor fuses none of it then if it has more than 32 operands, as numpy's functions."""
+    vectors = [pt.dvector() for _ in range(40)]
+    total = pt.sqr(sum((i + 1.0) * vector for i, vector in enumerate(vectors)))
+    with without_c("NUMBA"):
+        fast = pytensor.function(vectors, total, mode=lean("NUMBA"))
+        in_python = pytensor.function(vectors, total, mode=python_mode("fast_run"))
+    given = np.random.default_rng(0).random((40, 3))
+    np.testing.assert_allclose(fast(*given), in_python(*given), rtol=1e-14)
+    assert operations(fast, Elemwise) == 1
+    assert max(len(node.inputs) for node in in_python.maker.fgraph.apply_nodes) <= 32

@@ -18,6 +18,7 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import copy_stack_trace
 
+from synkhronos._compiling.fusion import many_operands
 from synkhronos._compiling.kept.digests import Unkeyed
 from synkhronos._compiling.kept.folder import Folder, kept_folder
 from synkhronos._compiling.kept.image import NotLoadable
@@ -69,7 +70,8 @@ class KeptMaker(FunctionMaker):
         )
         if self.kept is not None and self.kept.restore(fgraph):
             return
-        super().prepare_fgraph(inputs, outputs, additional_outputs, fgraph, mode, profile)
+        with many_operands:
+            super().prepare_fgraph(inputs, outputs, additional_outputs, fgraph, mode, profile)
         if self.kept is not None:
             self.kept.note_graph(fgraph)
 
@@ -87,7 +89,7 @@ def _kept_of(
         [(each.mutable, getattr(each, "borrow", None)) for each in inputs],
         [each.borrow for each in outputs],
         fgraph.update_mapping,
-        pytensor.config.cxx,  # without C, fewer operations are fused
+        pytensor.config.cxx,  # some of PyTensor's rewrites look whether there is a compiler
     ]
     try:
         key = graph_key(fgraph.inputs, fgraph.outputs, mode, options)
