@@ -13,6 +13,7 @@ import pytest
 from pytensor.graph.basic import equal_computations
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
+from pytensor.tensor.basic import Join, Split
 from pytensor.tensor.elemwise import CAReduce, Elemwise
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from pytensor.tensor.signal.conv import convolve1d
@@ -24,6 +25,7 @@ from synkhronos._compiling.data.once import Once
 from synkhronos._compiling.lean.axes import LoopsInOrderOfMemory
 from synkhronos._compiling.lean.convolutions import Convolution
 from synkhronos._compiling.lean.mode import without_c
+from synkhronos._compiling.lean.op import Lean
 
 R = np.random.default_rng(0)
 WEEKS, REGIONS, CHANNELS, LAGS = 52, 9, 2, 4
@@ -134,6 +136,55 @@ MOVES = {
     "functions": pt.exp((X @ Y).T) - Z,
     "arithmetic of loops of its own": (X @ Y).T * DATA - pt.exp((X @ Y).T),
 }
+
+
+def mixture(y: Any, means: Any, weight: Any) -> Any:
+    """A mixture of densities, each of its own vector, as PyMC joins them."""
+    each = [-0.5 * pt.sqr(y - means[k]) for k in range(2)]
+    joined = pt.log(pt.stack([weight, 1 - weight])) + pt.stack(each, axis=-1)
+    return pt.logsumexp(joined, axis=-1).sum()
+
+
+@in_python
+@pytest.mark.parametrize("length", [300, None])
+def test_joined_columns_have_loops_along_their_rows(made: Any, length: int | None) -> None:
+    y = pt.tensor("y", dtype="float64", shape=(length,))
+    means, weight = pt.vector("means", shape=(2,)), pt.scalar("weight")
+    value = mixture(y, means, weight)
+    outputs = [value, *pt.grad(value, [y, means, weight])]
+    values = [R.normal(size=300), np.array([-1.0, 2.0]), 0.3]
+    fast = assert_equal(made, [y, means, weight], outputs, values)
+    [joined] = [node for node in operations(fast, Join) if node.outputs[0].type.ndim == 2]
+    assert joined.op.axis == 0
+    assert {node.op.axis for node in operations(fast, Split)} <= {0}
+
+
+def test_joined_columns_that_a_product_reads_stay() -> None:
+    """Of rows it would read a copy, or the view that LAPACK takes by columns."""
+    y = pt.tensor("y", dtype="float64", shape=(300,))
+    columns = pt.stack([y, pt.sqr(y)], axis=-1)
+    fast = assert_equal(rewritten, [y], [columns.T @ columns, columns + 1], [R.normal(size=300)])
+    [joined] = operations(fast, Join)
+    assert joined.op.axis == 1
+
+
+@in_python
+def test_reductions_leave_out_axes_of_one(made: Any) -> None:
+    x, b = pt.matrix("x", shape=(4, None)), pt.tensor("b", dtype="bool", shape=(None,))
+    outputs = [
+        x[:, None, :].sum(axis=(0, 1)),
+        x[None, :, :, None].max(axis=2),
+        x[:, :, None].prod(axis=(0, 1)),
+        x[None].sum(),
+        b[:, None].all(axis=0),
+        b[:, None].sum(axis=0),
+        x[:, None].sum(axis=1),
+    ]
+    fast = assert_equal(made, [x, b], outputs, [R.normal(size=(4, 3)), np.array([True, False])])
+    if made is rewritten:
+        reduced = [n for n in operations(fast, Lean) if isinstance(n.op.op, CAReduce)]
+        # the last output sums an axis of one alone, which PyTensor leaves out by itself
+        assert sorted(node.inputs[0].type.ndim for node in reduced) == [1, 1, 2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("what", [*STAYS, *MOVES])

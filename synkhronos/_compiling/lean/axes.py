@@ -16,7 +16,7 @@ import numpy as np
 from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import graph_inputs
-from pytensor.tensor.basic import constant, tensor_copy
+from pytensor.tensor.basic import Join, Split, constant, join, tensor_copy
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.variable import TensorVariable
 
@@ -62,6 +62,21 @@ class LoopsInOrderOfMemory(Where):
                 view = _view(reduced)
                 if view is None or _is_for_loops(fgraph, node, _inverse(view)):
                     fgraph.replace(node.outputs[0], reduced, reason=_REASON)
+            elif isinstance(node.op, Join) and _is_of_columns(node):
+                if _is_for_loops(fgraph, node, [1, 0]):
+                    rows = [_in_order(cast(TensorVariable, v), [1, 0]) for v in node.inputs]
+                    _replace(fgraph, node, [join(0, *rows)])
+            elif _takes_columns(node) and _view(node.inputs[0]) == [1, 0]:
+                array, lengths = _traced(node.inputs[0])[0], node.inputs[1]
+                of_rows: Any = Split(cast(Split, node.op).len_splits, 0)
+                _replace(fgraph, node, of_rows(array, lengths, return_list=True))
+
+
+def _replace(fgraph: FunctionGraph, node: Apply, found: Sequence[Any]) -> None:
+    """Put matrices with rows in place of a node's results, which have them as columns."""
+    pairs = [(old, new.T) for old, new in zip(node.outputs, found, strict=True)]
+    if all(old.type.is_super(new.type) for old, new in pairs):
+        fgraph.replace_all(pairs, reason=_REASON)
 
 
 def _order(node: Apply) -> Order | None:
@@ -86,14 +101,22 @@ def _is_for_loops(fgraph: FunctionGraph, node: Apply, order: Order) -> bool:
 
     Others, such as matrix products, would copy a view of it.
     """
-    loops = (Elemwise, CAReduce)
     for client, _ in itertools.chain.from_iterable(fgraph.clients[v] for v in node.outputs):
         if isinstance(client.op, DimShuffle) and list(client.op.new_order) != order:
-            if not all(isinstance(c.op, loops) for c, _ in fgraph.clients[client.outputs[0]]):
+            if not all(_is_loop(c) for c, _ in fgraph.clients[client.outputs[0]]):
                 return False
-        elif not isinstance(client.op, (*loops, DimShuffle)):
+        elif not (isinstance(client.op, DimShuffle) or _is_loop(client)):
             return False
     return True
+
+
+def _is_loop(node: Apply) -> bool:
+    """Whether a node reads views in any order, or takes matrices apart into columns."""
+    return isinstance(node.op, Elemwise | CAReduce) or _takes_columns(node)
+
+
+def _takes_columns(node: Apply) -> bool:
+    return isinstance(node.op, Split) and node.op.axis == 1 and node.inputs[0].type.ndim == 2
 
 
 def _parts_loops(fgraph: FunctionGraph, node: Apply) -> bool:
@@ -116,6 +139,17 @@ def _is_in_order(loop: Apply, variable: TensorVariable) -> bool:
     made = array.owner is not None and isinstance(array.owner.op, Elemwise | CAReduce)
     whole = variable.type.broadcastable == loop.outputs[0].type.broadcastable
     return whole and not made and not of_data(variable) and _view(variable) is None
+
+
+def _is_of_columns(node: Apply) -> bool:
+    """Whether long columns are joined to a matrix with few of them, as densities of a mixture."""
+    columns: Any = node.inputs
+    return (
+        node.op.axis == 1
+        and len(columns) < _SHORT
+        and all(v.type.ndim == 2 and v.type.shape[1] == 1 for v in columns)
+        and all(v.type.shape[0] is None or v.type.shape[0] >= _FEW for v in columns)
+    )
 
 
 def _longest_last(shape: Sequence[int | None]) -> Order | None:

@@ -1,4 +1,4 @@
-"""Elementwise operations leave out axes of length 1, so that they join the loops of their rows.
+"""Loops leave out axes of length 1, so that they join the loops of their rows.
 
 The gradient of a sum over an axis has that axis, with length 1. PyTensor computes it in a loop of
 its own, which reads all rows again.
@@ -6,22 +6,29 @@ its own, which reads all rows again.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, cast
 
+from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.basic import constant
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from synkhronos._compiling.where import Where
 
+_REASON = "synkhronos_without_axes_of_one"
+
 
 class WithoutAxesOfOne(Where):
-    """Computes arrays of (n, 1) as vectors of n."""
+    """Computes arrays of (n, 1) as vectors of n, and their sums as sums of vectors."""
 
     def change(self, fgraph: FunctionGraph) -> None:
         """Replace the operations of a graph whose loops are not fused yet."""
         for node in fgraph.toposort():
+            reduced = _reduced(node) if isinstance(node.op, CAReduce) else None
+            if reduced is not None and node.outputs[0].type.is_super(reduced.type):
+                fgraph.replace(node.outputs[0], reduced, reason=_REASON)
             if not isinstance(node.op, Elemwise):
                 continue
             variables = [*node.inputs, *node.outputs]
@@ -35,7 +42,27 @@ class WithoutAxesOfOne(Where):
             )
             pairs = list(zip(node.outputs, [v.dimshuffle(*back) for v in found], strict=True))
             if all(old.type.is_super(new.type) for old, new in pairs):
-                fgraph.replace_all(pairs, reason="synkhronos_without_axes_of_one")
+                fgraph.replace_all(pairs, reason=_REASON)
+
+
+def _reduced(node: Apply) -> TensorVariable | None:
+    """The reduction of an array before it got axes of one; None if it has not got any."""
+    reduction: Any = node.op
+    view = node.inputs[0].owner
+    if view is None or not isinstance(view.op, DimShuffle) or "x" not in view.op.new_order:
+        return None
+    order, [inner] = view.op.new_order, cast(Any, view.inputs)
+    if [axis for axis in order if axis != "x"] != list(range(inner.type.ndim)):
+        return None
+    axes = range(len(order)) if reduction.axis is None else reduction.axis
+    reduced = [order[axis] for axis in axes if order[axis] != "x"]
+    if not reduced:
+        return None
+    left = itertools.count()
+    kept = [axis for place, axis in enumerate(order) if place not in axes]
+    back = ["x" if axis == "x" else next(left) for axis in kept]
+    found = reduction.clone(axis=tuple(reduced))(inner)
+    return cast(TensorVariable, found.dimshuffle(*back) if "x" in back else found)
 
 
 def _of_axes(variable: TensorVariable, kept: list[int]) -> Any:
