@@ -216,6 +216,11 @@ def batches() -> None:
     pm.MvNormal("y", mu, cov=pt.stack([cov, 2 * cov]), observed=ROWS[:2])
 
 
+def many_rows() -> None:
+    scale, noise, mu = parameters()
+    pm.MvNormal("y", mu, cov=covariance(scale, noise), observed=np.tile(ROWS, (2, 1)))
+
+
 def precision() -> None:
     scale, noise, mu = parameters()
     pm.MvNormal("y", mu, tau=covariance(scale, noise), observed=ROWS[0])
@@ -226,6 +231,7 @@ def precision() -> None:
     [
         constant,
         settable,
+        many_rows,
         factor_of_parameters,
         *thorough(of_its_factor, batches, precision),
     ],
