@@ -306,6 +306,22 @@ def test_sample_has_the_closed_form(monkeypatch: pytest.MonkeyPatch, backend: st
     assert "logp" not in vars(model)
 
 
+def test_lengths_that_are_set_have_the_plain_gradient() -> None:
+    """Also that of no observations."""
+    with pm.Model() as model:
+        place, rows = pm.Data("place", np.arange(4.0)), pm.Data("rows", ROWS[0, :4])
+        near = pt.exp(-((place[:, None] - place) ** 2))
+        cov = pm.HalfNormal("scale") ** 2 * near + pt.eye(place.shape[0])
+        pm.MvNormal("y", 0, cov=cov, observed=rows)
+    copy, at = synk.pymc.fast(model), [{"scale_log__": np.array(0.3)}]
+    assert is_closed(copy)
+    for n in (3, 0):
+        for each in (model, copy):
+            with each:
+                pm.set_data({"place": np.arange(float(n)), "rows": ROWS[1, :n]})
+        check_equal(evaluated(model, at), evaluated(copy, at), 1e-10)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["NUMBA", "JAX"])
 @pytest.mark.parametrize("write", [marginal, several_rows, of_parameters])

@@ -21,6 +21,7 @@ from modes import FAST
 from pymc import pytensorf
 from pytensor.compile.mode import Mode, predefined_modes
 from pytensor.raise_op import Assert
+from selection import thorough
 from user_scripts import run_script
 
 nutpie = pytest.importorskip("nutpie", reason="nutpie is not installed")
@@ -37,7 +38,7 @@ from synkhronos.pymc._density import nutpie as _nutpie  # noqa: E402
 from synkhronos.pymc._density.functions import compiled_as_in_groups  # noqa: E402
 from synkhronos.pymc._density.nutpie import compiled_soon  # noqa: E402
 from synkhronos.pymc._kept.graphs import Graphs  # noqa: E402
-from synkhronos.pymc._kept.models import KeptModel, leading  # noqa: E402
+from synkhronos.pymc._kept.models import KeptModel, kept_model, leading  # noqa: E402
 
 NAMES = ("_compile_pymc_model_numba", "_make_functions")
 
@@ -123,6 +124,29 @@ def called(compiled: Any, x: np.ndarray, function: Any = None) -> tuple[int, flo
     code = _CODE((function or compiled.compiled_logp_func).address)
     found = code(len(x), *[a.ctypes.data for a in (x, out, value, data)])
     return found, value[0], out
+
+
+@pytest.mark.parametrize("by_factor", [False, *thorough(True)])
+def test_what_is_kept_of_a_covariance_is_right_for_other_lengths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_factor: bool
+) -> None:
+    """Lengths are no part of the key, so the code must take them from its data."""
+    monkeypatch.setattr("synkhronos.pymc._kept.models.kept_folder", lambda: Folder(tmp_path))
+    for n in (20, 31):
+        place, rows = np.linspace(0, 3, n), np.random.default_rng(n).normal(size=n)
+        near = np.exp(-((place[:, None] - place) ** 2)) + 0.1 * np.eye(n)
+        with pm.Model() as model:
+            cov = pm.HalfNormal("scale") ** 2 * near
+            given = {"chol": pt.linalg.cholesky(cov)} if by_factor else {"cov": cov}
+            pm.MvNormal("y", np.zeros(n), observed=rows, **given)
+        wanted = model.compile_fn([model.logp(), *model.dlogp()], mode=FAST)
+        with leading(kept_model(model)):
+            found = nutpie.compile_pymc_model(model)
+        assert (found.logp_func is None) == (n == 31)
+        code, value, gradient = called(found, np.array([0.3]))
+        expected = np.hstack(wanted({"scale_log__": np.array(0.3)}))
+        assert code == 0
+        np.testing.assert_allclose(np.append(value, gradient), expected, rtol=1e-9)
 
 
 def test_codes_and_bits_are_those_of_nutpie() -> None:

@@ -15,6 +15,7 @@ from pytensor.scalar.basic import Add, Mul, TrueDiv
 from pytensor.tensor.basic import Alloc
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.type import TensorType
 
 from synkhronos._compiling.data.computed import Computed
 from synkhronos._compiling.data.lifted import Data
@@ -110,14 +111,15 @@ def _regrouped(fgraph: FunctionGraph, node: Apply, known: set[Variable]) -> set[
 
 
 def _read(fgraph: FunctionGraph, known: set[Variable]) -> Iterator[Variable]:
-    """The values of data alone that others read. Their views and fills take no time."""
+    """The arrays of data alone that others read. Their views, fills and numbers take no time."""
     asked = [v for node in fgraph.toposort() if node.outputs[0] not in known for v in node.inputs]
     asked = [v for v in [*asked, *fgraph.outputs] if v in known][::-1]
     while asked:
         v = asked.pop()
         if v.owner is None:
             continue
-        if v.owner.op.view_map or isinstance(v.owner.op, Alloc):
+        is_array = isinstance(v.type, TensorType)  # a number would be passed as an array
+        if v.owner.op.view_map or isinstance(v.owner.op, Alloc) or not is_array:
             asked += reversed(v.owner.inputs)
         else:
             yield v

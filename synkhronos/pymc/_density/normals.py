@@ -55,7 +55,7 @@ class _Normal(OpFromGraph):
         )
         rows = pt.linalg.solve_triangular(factor.mT, solved, lower=False, b_ndim=1)
         axes = list(range(covariance.type.ndim - 2))  # of length 1
-        flat = rows.reshape((-1, rows.shape[-1]))
+        flat = rows.reshape((of_form.size, rows.shape[-1]))
         by_covariance = CovarianceGradient.of(
             factor.squeeze(axes), of_log.sum() / 2, flat, -of_form.ravel()
         )

@@ -175,8 +175,9 @@ def _compiled(
     c_functions: Any = importlib.import_module(_C_FUNCTIONS)
     make = NUTPIE.get("_make_functions")
     normals: Any = importlib.import_module("synkhronos.pymc._density.normals")
-    plain = normals.with_normals(known.logp(), known.value_vars)
-    value, *drawn = lifted([plain, *known.unobserved_value_vars])
+    # the graph that the key of what is kept is made of; the closed form has its lengths inside
+    plain, *drawn = lifted([known.logp(), *known.unobserved_value_vars])
+    value = normals.with_normals(plain, known.value_vars)
     length, expanded, log_density, expand, start, shapes, reparameterized = make(
         ModelWithGraph(known, value, drawn),
         mode=_MODE,
