@@ -268,11 +268,15 @@ def faster(model: Any) -> Iterator[tuple[Any, list[str]]]:
     log.addHandler(lines)
     log.setLevel(logging.INFO)
     copy = synk.pymc.fast(model)
-    reading = getattr(vars(copy).get("logp"), "reading", None)
-    names = reading.names if reading else ["loops"] * ("logp" in vars(copy))
-    if not names:
+    if not (names := names_of(copy)):
         raise synk.InputError(lines.lines[-1] if lines.lines else "no line says why")
     yield copy, names
+
+
+def names_of(copy: Any) -> list[str]:
+    """What has another log-density in a copy by `fast`."""
+    reading = getattr(vars(copy).get("logp"), "reading", None)
+    return list(reading.names) if reading else ["loops"] * ("logp" in vars(copy))
 
 
 @contextlib.contextmanager

@@ -204,24 +204,9 @@ def write(rows: list[list[str]], path: Path) -> None:
         )
 
 
-def times(calls: list[Callable[[], object]], seconds: float) -> list[float]:
-    """Microseconds of each call, which take turns; medians."""
-    taken: list[list[float]] = [[] for _ in calls]
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        for call, found in zip(calls, taken, strict=True):
-            call()  # the other one's data are in the caches
-            for _ in range(10):
-                began = time.perf_counter()
-                call()
-                found.append(1e6 * (time.perf_counter() - began))
-    return [float(np.median(found)) for found in taken]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(FITS))
-    parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--fits", action="store_true", help="whole fits: " + ", ".join(WHOLE))
     parser.add_argument("--draws", type=int, default=500, help="of each chain, with --fits")
     parser.add_argument("--csv", type=Path, help="with --fits")
@@ -244,8 +229,9 @@ def main() -> None:
         model = freeze_dims_and_data(FITS[name]()[1])
         start = model.initial_point(0)
         with threadpool_limits(1):
-            both = [corpora.by_nutpie(who, model, start) for who in (corpora.PLAIN, corpora.OURS)]
-            plain, ours = times(both, args.seconds)
+            contenders = corpora.PLAIN, corpora.OURS
+            both = {who: corpora.by_nutpie(who, model, start) for who in contenders}
+            plain, ours = (1e6 * seconds for seconds in corpora.in_turns(both).values())
         rows.append([name, f"{plain:.1f}", f"{ours:.1f}", f"{plain / ours:.2f}"])
     common.show("A gradient", ["model", "pm.sample, us", "synk.pymc.sample, us", "times"], rows)
 

@@ -2,22 +2,24 @@
 
 The collections are posteriordb and pymc-model-catalogue, in folders (`corpora.py`). Steps:
 
-    gradient   value and gradient of `synk.pymc.fast` are compared with plain at 9 points: at the
+    equal      value and gradient of `synk.pymc.fast` are compared with plain at 9 points: at the
                start, at three near it, and at 3, 10, 40, 300 and 1,000 times a unit normal. Where
-               they differ, both are compared with the true ones, in arithmetic of many digits.
-               Times are taken in turns, in one process with one thread
+               they differ, both are compared with the true ones, in arithmetic of many digits
+    gradient   microseconds of the C function that the sampler gets: of `pm.sample` plain, of
+               `pm.sample` with a copy by `fast`, of `synk.pymc.sample`, and of stanli's fast mode.
+               They take turns, in one process with one thread. A compiled loop calls them, as a
+               sampler does. Models that nutpie does not sample have no such function
     setup      seconds from the PyMC model (of stanli: from the text of the Stan program) to 20,000
-               gradients. The function is the one that the call's sampler gets, and it is called
-               from C types: `pm.sample`, `synk.pymc.sample`, and stanli in its fast mode.
-               "first" has empty caches, "again" those of "first"; imports come before
+               gradients of that function, for `pm.sample`, `synk.pymc.sample` and stanli. "first"
+               has empty caches, "again" those of "first"; imports come before
     sample     the same calls whole, of posteriordb's models that have reference draws: 2 chains on
                2 cores, 1,000 + 1,000 draws. "errors" is the largest distance of a mean to that of
                the reference draws, in Monte Carlo standard errors of both
 
     python benchmarks/pymc_corpora.py --posteriordb FOLDER --catalogue FOLDER [MODEL ...] [--stan]
-        [--steps gradient,setup,sample] [--jobs 2] [--seconds 300] [--minutes 30] [--gigabytes 8]
-        [--contenders pm.sample,synk.pymc.sample,stanli] [--with-stan] [--again] [--tables-only]
-        [--results benchmarks/results/corpora.json]
+        [--steps equal,gradient,setup,sample] [--contenders pm.sample,fast,synk.pymc.sample,stanli]
+        [--jobs 2] [--seconds 300] [--minutes 30] [--gigabytes 8] [--with-stan] [--again]
+        [--tables-only] [--results benchmarks/results/corpora.json]
         [--csv docs/figures/measured/pymc_corpora.csv] [--figure docs/figures/pymc_corpora.svg]
         [--readme README.rst]
 
@@ -34,7 +36,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
-import ctypes
 import json
 import math
 import os
@@ -51,15 +52,15 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from common import describe_machine, show
 from corpora import CATALOGUE, POSTERIORDB, Entry, entries
-from pymc_catalogue import child, load, said, side
+from pymc_catalogue import child, load, names_of, said, side
 from pymc_metric import moments
+from sampler_functions import SamplerFunction, of_nutpie, of_stanli
 from stan_peer import MISSING, installed
 from threadpoolctl import threadpool_limits
 
@@ -68,6 +69,8 @@ THREADS = "OPENBLAS_NUM_THREADS"
 GRADIENTS = 20_000
 MOST_SECONDS = 2.0  # of gradients; the time of the rest is that of these
 PLAIN, OURS, STAN = "pm.sample", "synk.pymc.sample", "stanli"
+FAST = "fast"  # `pm.sample` of a copy
+TURNS, TURN = 25, 0.02  # of each function; seconds of one
 GIVEN = {"draws": 1000, "tune": 1000, "chains": 2, "random_seed": 1}
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "quiet": True}
 
@@ -85,41 +88,84 @@ class ReachedError(Exception):
         self.compiled = compiled
 
 
-def gradient(entry: Entry, tell: Callable[[str], object]) -> Result:
-    """Whether the faster model equals the plain one, and times of both."""
+def equal(entry: Entry, tell: Callable[[str], object]) -> Result:
+    """Whether the faster model equals the plain one."""
     with threadpool_limits(1):
         return child(entry.path, entry.name, 0, ["default"], SCALES, tell)
+
+
+def gradient(entry: Entry, contenders: Sequence[str], tell: Callable[[str], object]) -> Result:
+    """Microseconds of each contender, the median of turns.
+
+    A copy by `fast` that keeps PyMC's log-density is not compiled.
+    """
+    functions: dict[str, SamplerFunction] = {}
+    failed: Result = {}
+    with threadpool_limits(1):
+        for contender in contenders:
+            tell(f"{contender} is compiled")
+            try:
+                if (function := function_of(entry, contender)) is not None:
+                    functions[contender] = function
+                    function.seconds(1)
+            except Exception as exc:
+                functions.pop(contender, None)
+                failed[f"{contender} failed"] = said(exc)
+        tell("the functions take turns")
+        return {name: 1e6 * seconds for name, seconds in in_turns(functions).items()} | failed
+
+
+def function_of(entry: Entry, contender: str) -> SamplerFunction | None:
+    """The function of a contender; None of a copy that keeps PyMC's log-density."""
+    if contender == STAN:
+        assert entry.stan is not None
+        return of_stanli(entry.stan.read_text(), entry.data())
+    model, start = load(entry.path)
+    if contender == FAST:
+        import synkhronos as synk
+
+        model = synk.pymc.fast(model)
+        if not names_of(model):
+            return None
+    return by_nutpie(contender, model, start)
+
+
+def in_turns(functions: dict[str, SamplerFunction]) -> dict[str, float]:
+    """Seconds of a call of each function."""
+    once = {name: min(f.seconds(1) for _ in range(3)) for name, f in functions.items()}
+    times = {name: math.ceil(TURN / max(seconds, 1e-7)) for name, seconds in once.items()}
+    taken: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(TURNS):
+        for name, function in functions.items():
+            taken[name].append(function.seconds(times[name]) / times[name])
+    return {name: float(np.median(turns)) for name, turns in taken.items()}
 
 
 def setup(entry: Entry, contender: str) -> Result:
     """Seconds until the first value, and of all gradients after it."""
     with threadpool_limits(1):
         if contender == STAN:
-            source, data = entry.stan, entry.data()
-            assert source is not None
+            assert entry.stan is not None
+            text, data = entry.stan.read_text(), entry.data()
             began = time.perf_counter()
-            call = by_stan(source.read_text(), data)
+            function = of_stanli(text, data)
         else:
             model, start = load(entry.path)
             began = time.perf_counter()
-            call = by_nutpie(contender, model, start)
-        call()
+            function = by_nutpie(contender, model, start)
+        function.seconds(1)
         ready = time.perf_counter() - began
-        return {"setup": ready, "gradients": seconds_of(call)}
+        return {"setup": ready, "gradients": seconds_of(function)}
 
 
-def seconds_of(call: Callable[[], object]) -> float:
+def seconds_of(function: SamplerFunction) -> float:
     """Seconds of all gradients; if they take long, those of some, multiplied."""
-    done, began = 0, time.perf_counter()
-    while done < GRADIENTS and (done == 0 or time.perf_counter() - began < MOST_SECONDS):
-        for _ in range(min(100, GRADIENTS - done) if done else 1):
-            call()
-            done += 1
-    return (time.perf_counter() - began) * GRADIENTS / done
+    times = min(GRADIENTS, math.ceil(MOST_SECONDS / max(function.seconds(1), 1e-7)))
+    return function.seconds(times) * GRADIENTS / times
 
 
-def by_nutpie(contender: str, model: Any, start: Any) -> Callable[[], object]:
-    """A call of the C function that the sampler of `pm.sample` or of ours gets."""
+def by_nutpie(contender: str, model: Any, start: Any) -> SamplerFunction:
+    """The C function that the sampler of `pm.sample` or of ours gets."""
     import nutpie
 
     def reached(compiled: Any, **_: Any) -> None:
@@ -134,23 +180,9 @@ def by_nutpie(contender: str, model: Any, start: Any) -> Callable[[], object]:
         compiled = found.compiled
     else:
         raise ValueError("PyMC does not sample this model with nutpie")
-    double = ctypes.POINTER(ctypes.c_double)
-    kinds = [ctypes.c_size_t, double, double, double, ctypes.c_void_p]
-    function = ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(compiled.compiled_logp_func.address)
     names = [v.name for v in model.value_vars]
     x = np.concatenate([np.ravel(start[name]) for name in names]).astype("float64")
-    gradient, value = np.empty_like(x), np.empty(1)
-    data = compiled.user_data
-    arguments = (
-        len(x),
-        *[a.ctypes.data_as(double) for a in (x, gradient, value)],
-        data.ctypes.data,
-    )
-
-    def call(kept: Any = (compiled, x, gradient, value)) -> None:
-        function(*arguments)
-
-    return call
+    return of_nutpie(compiled, x)
 
 
 def sampler(contender: str) -> Callable[..., Any]:
@@ -159,29 +191,6 @@ def sampler(contender: str) -> Callable[..., Any]:
     import synkhronos as synk
 
     return synk.pymc.sample if contender == OURS else pm.sample
-
-
-def by_stan(text: str, data: Any) -> Callable[[], object]:
-    """A call of stanli's C function, at a point where the program has a density."""
-    import stanli
-
-    model = stanli.Model(stan_code=text, data=data, fast_math=True)
-    rng = np.random.default_rng(1)
-    for width in (0.0, 0.1, *[2.0] * 20):
-        x = rng.uniform(-width, width, model.n_unconstrained)
-        with contextlib.suppress(RuntimeError):
-            model.log_prob_grad(x)
-            break
-    double = ctypes.POINTER(ctypes.c_double)
-    gradient, value = np.empty_like(x), ctypes.c_double()
-    arguments = (model._m, x.ctypes.data_as(double), value, gradient.ctypes.data_as(double))
-    function = stanli._lib.stanli_grad
-
-    def call(kept: Any = (model, x, gradient, value)) -> None:
-        if function(*arguments):
-            raise RuntimeError("the Stan program has no density at the starting points")
-
-    return call
 
 
 def sample(entry: Entry, contender: str) -> Result:
@@ -213,6 +222,8 @@ class Step:
     ----------
     caches : Path, optional
         The folder of compiled code; that of this user if there is none.
+    among : sequence of str
+        Contenders that take turns.
     """
 
     entry: Entry
@@ -220,6 +231,7 @@ class Step:
     contender: str = ""
     when: str = ""
     caches: Path | None = None
+    among: Sequence[str] = ()
 
     @property
     def key(self) -> str:
@@ -231,11 +243,14 @@ class Step:
         warnings.filterwarnings("ignore")
         if self.caches is not None:
             keep_in(self.caches)
-        given = [self.contender] if self.contender else []
-        steps: dict[str, Callable[..., Result]]
-        steps = {"gradient": partial(gradient, tell=tell), "setup": setup, "sample": sample}
+        steps: dict[str, Callable[[], Result]] = {
+            "equal": lambda: equal(self.entry, tell),
+            "gradient": lambda: gradient(self.entry, self.among, tell),
+            "setup": lambda: setup(self.entry, self.contender),
+            "sample": lambda: sample(self.entry, self.contender),
+        }
         try:
-            return steps[self.kind](self.entry, *given)
+            return steps[self.kind]()
         except Exception as exc:
             return {"failed": said(exc)}
 
@@ -351,7 +366,11 @@ def ended(reader: int, run: Running, late: bool) -> Result:
 def steps_of(found: Sequence[Entry], args: argparse.Namespace, folder: Path) -> list[Step]:
     """All steps in their order: first those of processes with one core."""
     kinds, contenders = args.steps.split(","), args.contenders.split(",")
-    steps = [Step(entry, "gradient") for entry in found if "gradient" in kinds]
+    steps = [Step(entry, "equal") for entry in found if "equal" in kinds]
+    for entry in found if "gradient" in kinds else []:
+        with_stan = args.stan and entry.stan is not None
+        among = [c for c in contenders if c != STAN or with_stan]
+        steps.append(Step(entry, "gradient", among=among))
     for entry in found if "setup" in kinds else []:
         steps += twice(entry, "setup", folder, contenders)
         if args.stan and entry.stan is not None and STAN in contenders:
@@ -420,7 +439,7 @@ def line_of(result: Result) -> str:
 _WIDTH = 240  # characters of a line; --results has all of it
 
 
-GRADIENT = ["plain, us", "plain, best", "fast, us", "fast, best", "times"]
+GRADIENT = [*(f"{who}, us" for who in (PLAIN, FAST, OURS, STAN)), "times, fast", "times"]
 SETUP = [f"{who}, {when}" for who in (PLAIN, OURS) for when in ("first", "again")]
 CALLS = [f"whole {name}" for name in SETUP]
 ERRORS = [f"errors {who}" for who in (PLAIN, OURS)]
@@ -432,13 +451,14 @@ def table(found: Sequence[Entry], results: dict[str, Result]) -> list[dict[str, 
     """A row for each model that was measured; seconds have three figures."""
     rows = []
     for entry in found:
-        first = results.get(Step(entry, "gradient").key)
-        if first is None:
+        compared = results.get(Step(entry, "equal").key)
+        if compared is None:
             continue
         row = dict.fromkeys(COLUMNS, "")
-        row |= {"collection": entry.corpus, "model": entry.name, "equal": equality(first)}
-        row["no number"] = str(first.get("no number", ""))
-        row |= dict(zip(GRADIENT, gradient_cells(first), strict=True))
+        row |= {"collection": entry.corpus, "model": entry.name, "equal": equality(compared)}
+        row["no number"] = str(compared.get("no number", ""))
+        timed = results.get(Step(entry, "gradient").key, {})
+        row |= dict(zip(GRADIENT, gradient_cells(timed), strict=True))
         for kind, columns in (("setup", SETUP), ("sample", CALLS)):
             for column in columns:
                 who, when = column.removeprefix("whole ").split(", ")
@@ -471,14 +491,13 @@ _NEARER = "nearer to the true value"
 
 
 def gradient_cells(result: Result) -> list[str]:
-    """Microseconds, and the times of plain by those of fast; a model that stays plain has one."""
-    plain, best = result.get("plain us"), result.get("plain best")
-    if plain is None:
-        return [""] * len(GRADIENT)
-    if result["outcome"] == "refused":
-        return [figures(plain), figures(best), figures(plain), figures(best), "1.000"]
-    shown = [plain, best, result["divided us"], result["divided best"]]
-    return [*map(figures, shown), f"{result['times']:.3f}"]
+    """Microseconds, and plain's by those of both. A copy that stays plain has plain's."""
+    taken = {who: result.get(who) for who in (PLAIN, FAST, OURS, STAN)}
+    plain = taken[PLAIN]
+    if plain is not None and f"{FAST} failed" not in result:
+        taken[FAST] = taken[FAST] or plain
+    times = [f"{plain / taken[who]:.3f}" if plain and taken[who] else "" for who in (FAST, OURS)]
+    return [*("" if v is None else figures(v) for v in taken.values()), *times]
 
 
 def seconds_cell(result: Result | None) -> str:
@@ -496,7 +515,7 @@ def figures(number: float) -> str:
 
 def summary(rows: Sequence[dict[str, str]]) -> dict[str, float]:
     """The numbers of a table."""
-    timed = [float(row["times"]) for row in rows if row["times"]]
+    timed, copies = ([float(row[c]) for row in rows if row[c]] for c in ("times", "times, fast"))
     both = [
         (float(row[f"{OURS}, again"]), float(row[STAN]))
         for row in rows
@@ -514,11 +533,18 @@ def summary(rows: Sequence[dict[str, str]]) -> dict[str, float]:
         "without a number in both at a point": sum(
             row.get("no number", "") not in ("", "0") for row in rows
         ),
-        "geometric mean": float(np.exp(np.mean(np.log(timed)))) if timed else 1.0,
+        "that nutpie samples": len(timed),
+        "geometric mean": geometric_mean(timed),
         "slower by more than 2 %": sum(times * SLOWER < 1 for times in timed),
+        "geometric mean of copies": geometric_mean(copies),
+        "slower copies": sum(times * SLOWER < 1 for times in copies),
         "beside stanli": len(both),
         "ahead of stanli": sum(ours < theirs for ours, theirs in both),
     }
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(values)))) if values else 1.0
 
 
 _MARK = ".. public models: scripts/bench pymc_corpora writes the next paragraph\n\n"
@@ -536,9 +562,10 @@ def paragraph(rows: Sequence[dict[str, str]]) -> str:
     text = (
         f"Of {found['that plain evaluates']} public models that PyMC evaluates, the value and the "
         f"gradient of {found['equal']} equal plain PyMC's (posteriordb and pymc-model-catalogue, "
-        f"on one core){more}. One gradient takes {found['geometric mean']:.1f} times as long "
-        "plain, in the geometric mean. The number of models that are slower by more than 2 % is "
-        f"{found['slower by more than 2 %']}."
+        f"on one core){more}. One gradient takes ``pm.sample`` {found['geometric mean']:.1f} times "
+        "as long as ``synk.pymc.sample``, in the geometric mean of the "
+        f"{found['that nutpie samples']} that nutpie samples. It takes more than 2 % longer for "
+        f"{found['slower by more than 2 %']} of them."
     )
     return textwrap.fill(text, _WIDE) + "\n"
 
@@ -573,7 +600,9 @@ def draw(rows: Sequence[dict[str, str]], path: Path) -> None:
         axes.plot(places, values, "o", color=color, markersize=3, label=corpus)
     axes.axhline(1, color="0.5", linewidth=0.8)
     axes.set(
-        yscale="log", xlabel="models, by their gain", ylabel="gradient: plain's time by fast's"
+        yscale="log",
+        xlabel="models, by their gain",
+        ylabel="gradient: pm.sample's time by synk.pymc.sample's",
     )
     axes.legend(loc="upper left")
     figure.savefig(path, metadata={"Date": None})
@@ -586,8 +615,8 @@ def main() -> None:
     parser.add_argument(f"--{POSTERIORDB}", type=Path)
     parser.add_argument(f"--{CATALOGUE}", type=Path)
     parser.add_argument("--stan", action="store_true")
-    parser.add_argument("--steps", default="gradient,setup,sample")
-    parser.add_argument("--contenders", default=",".join((PLAIN, OURS, STAN)))
+    parser.add_argument("--steps", default="equal,gradient,setup,sample")
+    parser.add_argument("--contenders", default=",".join((PLAIN, FAST, OURS, STAN)))
     parser.add_argument("--with-stan", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=300)
