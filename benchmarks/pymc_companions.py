@@ -1,6 +1,6 @@
 """Models that packages build and fit: what calls `pm.sample` is theirs.
 
-    python benchmarks/pymc_companions.py ["media mix"] ["Bambi groups"] [--seconds 4]
+    python benchmarks/pymc_companions.py ["media mix"] ["Bambi groups"]
     python benchmarks/pymc_companions.py --fits [MODEL ...] [--draws 500]
         [--csv docs/figures/measured/pymc_companions.csv]
 

@@ -533,7 +533,7 @@ def summary(rows: Sequence[dict[str, str]]) -> dict[str, float]:
         "without a number in both at a point": sum(
             row.get("no number", "") not in ("", "0") for row in rows
         ),
-        "that nutpie samples": len(timed),
+        "that were timed": len(timed),
         "geometric mean": geometric_mean(timed),
         "slower by more than 2 %": sum(times * SLOWER < 1 for times in timed),
         "geometric mean of copies": geometric_mean(copies),
@@ -564,8 +564,8 @@ def paragraph(rows: Sequence[dict[str, str]]) -> str:
         f"gradient of {found['equal']} equal plain PyMC's (posteriordb and pymc-model-catalogue, "
         f"on one core){more}. One gradient takes ``pm.sample`` {found['geometric mean']:.1f} times "
         "as long as ``synk.pymc.sample``, in the geometric mean of the "
-        f"{found['that nutpie samples']} that nutpie samples. It takes more than 2 % longer for "
-        f"{found['slower by more than 2 %']} of them."
+        f"{found['that were timed']} that were timed. ``synk.pymc.sample`` is slower by more than "
+        f"2 % for {found['slower by more than 2 %']} of them."
     )
     return textwrap.fill(text, _WIDE) + "\n"
 

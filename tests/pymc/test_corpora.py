@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import ctypes
 import importlib
 import math
 import os
@@ -50,22 +51,27 @@ def test_folders_as_they_are(bench: ModuleType, found: list[Any], tmp_path: Path
 
 
 def results(bench: ModuleType, found: list[Any]) -> dict[str, dict[str, Any]]:
-    """a is 4 times as fast, b stays plain, c is slower and differs, d is not built.
+    """a is 4 times as fast, the copy of b stays plain, c is slower and differs, d is not built.
 
     At two of the points of a, neither model has a number.
     """
-    times = {"plain us": 8.0, "plain best": 7.0, "divided us": 2.0, "divided best": 1.75}
     why = "[mode default] x40: value nan for 2; x300: gradient not finite "
-    slower = {**times, "divided us": 10.0, "divided best": 9.0, "times": 0.8}
-    gradients = [
-        {"outcome": "equal", "why": "", **times, "times": 4.0, "no number": 2},
-        {"outcome": "refused", "why": "few rows", "plain us": 3.0, "plain best": 2.5},
-        {"outcome": "differs", "why": why, **slower},
+    compared = [
+        {"outcome": "equal", "why": "", "no number": 2},
+        {"outcome": "refused", "why": "few rows"},
+        {"outcome": "differs", "why": why},
         {"outcome": "not built", "why": "ImportError: no data"},
     ]
+    timed = [
+        {bench.PLAIN: 8.0, bench.FAST: 4.0, bench.OURS: 2.0, bench.STAN: 1.0},
+        {bench.PLAIN: 3.0, bench.OURS: 3.0},
+        {bench.PLAIN: 8.0, f"{bench.FAST} failed": "ValueError", bench.OURS: 10.0},
+        {f"{bench.PLAIN} failed": "ImportError: no data"},
+    ]
     made = {
-        bench.Step(entry, "gradient").key: each
-        for entry, each in zip(found, gradients, strict=True)
+        bench.Step(entry, kind).key: each
+        for kind, every in (("equal", compared), ("gradient", timed))
+        for entry, each in zip(found, every, strict=True)
     }
     setup = {"setup": 1.5, "gradients": 0.5}
     for who, times_of in ((bench.PLAIN, 2), (bench.OURS, 1)):
@@ -88,6 +94,9 @@ def test_the_table_and_its_numbers(bench: ModuleType, found: list[Any]) -> None:
         "not built: ImportError: no data",
     ]
     assert [row["times"] for row in rows] == ["4.000", "1.000", "0.800", ""]
+    assert [row["times, fast"] for row in rows] == ["2.000", "1.000", "", ""]
+    assert [row[f"{bench.FAST}, us"] for row in rows] == ["4", "3", "", ""]
+    assert rows[0][f"{bench.STAN}, us"] == "1"
     assert [rows[0][f"{who}, again"] for who in (bench.PLAIN, bench.OURS)] == ["4", "2"]
     assert (rows[0][bench.STAN], rows[0][f"whole {bench.OURS}, first"]) == ("3", "123")
     assert rows[0][f"errors {bench.OURS}"] == "2.3"
@@ -101,8 +110,11 @@ def test_the_table_and_its_numbers(bench: ModuleType, found: list[Any]) -> None:
         "not equal: far out, one has no number": 1,
         "not equal: far out, other values": 0,
         "without a number in both at a point": 1,
+        "that were timed": 3,
         "geometric mean": pytest.approx(3.2 ** (1 / 3)),
         "slower by more than 2 %": 1,
+        "geometric mean of copies": pytest.approx(2**0.5),
+        "slower copies": 0,
         "beside stanli": 1,
         "ahead of stanli": 1,
     }
@@ -113,7 +125,7 @@ def test_a_model_that_is_nearer_to_the_true_value_is_counted_apart(
 ) -> None:
     """It is neither equal nor one that differs."""
     made = results(bench, found)
-    key = bench.Step(found[2], "gradient").key
+    key = bench.Step(found[2], "equal").key
     made[key] |= {"outcome": "nearer", "why": "[mode default] x40: value 3 for -inf, true 3 "}
     rows = bench.table(found, made)
     assert rows[2]["equal"] == "nearer to the true value: x40: value 3 for -inf, true 3"
@@ -131,7 +143,7 @@ def test_readme_gets_the_numbers(bench: ModuleType, found: list[Any]) -> None:
     assert said.startswith(
         "Of 3 public models that PyMC evaluates, the value and the gradient of 2 equal plain PyMC's"
     )
-    assert "1.5 times as long plain" in said
+    assert "1.5 times as long as ``synk.pymc.sample``" in said
     once = bench.with_paragraph(README.read_text(), text)
     assert f"{text}\n" in once
     assert bench.with_paragraph(once, text) == once  # in place of the earlier one
@@ -151,6 +163,30 @@ def test_readme_says_what_the_table_says(bench: ModuleType) -> None:
     with TABLE.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert bench.with_paragraph(said, bench.paragraph(rows)) == said
+
+
+def test_functions_take_turns_without_python(bench: ModuleType) -> None:
+    """A C function of 4 arguments and one of 5, which count their calls."""
+    kinds = {4: [], 5: []}
+    functions = {}
+    for count, calls in kinds.items():
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_ssize_t] * count)
+        function = kind(lambda *given, calls=calls: calls.append(given) or 0)
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        functions[count] = bench.SamplerFunction(address, tuple(range(count)), function)
+    seconds = bench.in_turns(functions)
+    assert all(0 < seconds[count] < 1 for count in kinds)
+    for count, calls in kinds.items():
+        assert len(calls) > bench.TURNS
+        assert set(calls) == {tuple(range(count))}
+
+
+def test_a_point_without_a_density_is_told(bench: ModuleType) -> None:
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_ssize_t] * 4)
+    function = kind(lambda *given: 1)
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    with pytest.raises(RuntimeError, match="no density"):
+        bench.SamplerFunction(address, (0, 0, 0, 0), function).seconds(1)
 
 
 def test_steps_end_in_time_and_leave_no_process(
