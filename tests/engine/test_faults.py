@@ -175,9 +175,10 @@ GUARDED = """
 @pytest.mark.parametrize(
     "how",
     [
-        *("fork", "exec", "stopped", "lifeline alone, SIGIO ignored"),
-        *("lifeline alone, forked child", "thread, forked child unknown to Python"),
-        *thorough("two groups", "thread", "forked child", "forked child unknown to Python"),
+        *("stopped", "lifeline alone, SIGIO ignored"),  # start by fork
+        *("lifeline alone, forked child", "thread, forked child unknown to Python"),  # and by exec
+        *thorough("fork", "exec", "two groups", "thread"),
+        *thorough("forked child", "forked child unknown to Python"),
     ],
 )
 def test_workers_die_with_the_master(tmp_path: Path, how: str) -> None:

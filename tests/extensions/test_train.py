@@ -14,6 +14,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from modes import FAST
+from pytensor.compile.mode import Mode
 from selection import thorough
 from training_cases import LOSSES, RULES, Net, compare, lars, loss_of, whitened
 
@@ -696,18 +697,19 @@ def _held(loss: Any, params: Any, rate: float) -> dict[Any, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("placed", [True, *thorough(False)])
+@pytest.mark.parametrize("placed", [True, False])
+@pytest.mark.parametrize("mode", [Mode("py", "fast_run"), *thorough("NUMBA")], ids=["py", "numba"])
 def test_values_in_the_memory_of_another(
-    group2: synk.Group, monkeypatch: pytest.MonkeyPatch, placed: bool
+    group2: synk.Group, monkeypatch: pytest.MonkeyPatch, mode: Any, placed: bool
 ) -> None:
-    """PyTensor may put the new value of one state into the memory of another."""
+    """PyTensor may put the new value of one state into the memory of another, in Python as well."""
     if not placed:
         monkeypatch.setattr(update, "_in_place", lambda mode, places: mode)
     x = pt.dmatrix("x")
     rows = np.random.default_rng(0).normal(size=(8, 3))
     found = []
-    for make, mode in ((make_train_function, "NUMBA"), (make_train_function_pytensor, FAST)):
+    for make, chosen in ((make_train_function, mode), (make_train_function_pytensor, FAST)):
         w = pytensor.shared(np.ones(3), name="w")
-        train = make(pt.sqr(x @ w - 1).mean(), [w], x, None, _held, 0.1, mode=mode)
+        train = make(pt.sqr(x @ w - 1).mean(), [w], x, None, _held, 0.1, mode=chosen)
         found.append([*(float(train(rows)) for _ in range(3)), *w.get_value()])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-12)

@@ -163,7 +163,7 @@ print("good end")
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("ranks", ["1 2", *thorough("0 3")])
+@pytest.mark.parametrize("ranks", ["2", *thorough("1", "0 3")])
 def test_a_step_that_fails_is_undone_and_the_next_one_works(
     mpi: Launcher, tmp_path: Path, ranks: str
 ) -> None:
@@ -181,7 +181,8 @@ def test_a_step_that_fails_is_undone_and_the_next_one_works(
         assert f"of rank {2 * (rank // 2)}," in text, text
         assert "SIGKILL" in text, text
     assert "KeyboardInterrupt" in lines["0", "interrupt"]
-    assert (len(killed), len(lines)) == (4, 7)
+    tried = len(ranks.split())
+    assert (len(killed), len(lines)) == (tried + 2, 2 * tried + 3)
     assert "good end" in said
 
 

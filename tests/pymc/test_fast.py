@@ -73,7 +73,8 @@ def test_copies_are_equal_to_the_models(name: str) -> None:
     check_not_worse(model, far, plain[3:], faster[3:], max(1e-7, kind.rtol))
 
 
-@pytest.mark.parametrize("mode", ["NUMBA", pytest.param("CVM", marks=pytest.mark.thorough), "JAX"])
+# NUMBA: test_means_over_a_dim_whose_length_can_be_set, with all that this model has
+@pytest.mark.parametrize("mode", [*thorough("NUMBA", "CVM"), "JAX"])
 def test_modes(mode: str) -> None:
     if mode == "JAX":
         pytest.importorskip("jax")

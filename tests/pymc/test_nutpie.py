@@ -65,10 +65,19 @@ def state() -> list[object]:
     return [predefined_modes["NUMBA"], *[getattr(compile_pymc, name) for name in NAMES]]
 
 
-def test_draws_are_those_of_nutpie_also_with_other_data() -> None:
+@pytest.fixture(scope="module")
+def of_groups() -> Any:
+    """nutpie's compiled model: numba compiles the C functions around the code that ours call."""
+    flags = pytensor.config.change_flags(mode="FAST_COMPILE")  # as in tests, of which it is none
+    with flags, _nutpie._in_mode_of_groups:
+        return nutpie.compile_pymc_model(model())
+
+
+@pytest.mark.parametrize("code", ["of groups", *thorough("of nutpie")])
+def test_draws_are_those_of_nutpie_also_with_other_data(of_groups: Any, code: str) -> None:
     """Data are shared variables, whose values nutpie keeps beside the machine code."""
     before = state()
-    plain = nutpie.compile_pymc_model(model())
+    plain = of_groups if code == "of groups" else nutpie.compile_pymc_model(model())
     with compiled_soon():
         ours = nutpie.compile_pymc_model(model())
         assert state()[0] is before[0]  # but while nutpie compiles
@@ -149,23 +158,24 @@ def test_what_is_kept_of_a_covariance_is_right_for_other_lengths(
         np.testing.assert_allclose(np.append(value, gradient), expected, rtol=1e-9)
 
 
-def test_codes_and_bits_are_those_of_nutpie() -> None:
+def test_codes_and_bits_are_those_of_nutpie(of_groups: Any) -> None:
     """A point without a value, or of another length, is no error of the program."""
     with compiled_soon():
         ours = [nutpie.compile_pymc_model(model()) for _ in range(2)]  # one is in numba's cache
-    with _nutpie._in_mode_of_groups:  # numba compiles the C functions around the same code
-        plain = nutpie.compile_pymc_model(model())
     again = CFunction.of(ours[1].compiled_logp_func.code)
     for x in ([0.3, 0.1], [np.nan, 0.1], [0.3, 800.0], [0.3, -800.0], [0.3]):
         point = np.array(x)
-        code, value, gradient = called(plain, point)
+        code, value, gradient = called(of_groups, point)
         for compiled in ours:
             found = called(compiled, point)
             assert found[0] == code, x
             np.testing.assert_array_equal(found[1], value)
             np.testing.assert_array_equal(found[2], gradient)
         assert called(ours[0], point, again)[0] == code
-    assert called(ours[0], np.array([0.3, 0.1]), again)[1] == called(plain, np.array([0.3, 0.1]))[1]
+    assert (
+        called(ours[0], np.array([0.3, 0.1]), again)[1]
+        == called(of_groups, np.array([0.3, 0.1]))[1]
+    )
     codes = [called(ours[0], np.array(x))[0] for x in ([0.3, 0.1], [np.nan, 0.1], [0.3])]
     assert codes == [0, 3, -1]
 

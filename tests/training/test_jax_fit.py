@@ -10,6 +10,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos.extensions import updates
@@ -32,7 +33,9 @@ def options(**more: Any) -> tuple[Any, dict[str, Any]]:
     return given, {"optimizer": adam, "batch": 20, "epochs": 2, "progress": False, **more}
 
 
-@pytest.mark.parametrize(("precision", "option"), [("bf16", "bfloat16"), ("float32", "float32")])
+@pytest.mark.parametrize(
+    ("precision", "option"), [("bf16", "bfloat16"), *thorough(("float32", "float32"))]
+)
 def test_precision_lasts_as_long_as_the_run(
     gpu_pair: synk.Group, precision: str, option: str
 ) -> None:
