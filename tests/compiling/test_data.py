@@ -168,6 +168,56 @@ def test_an_array_of_one_value_whose_address_would_be_in_the_code_is_data() -> N
     assert all(v.data.size == 1 for v in ancestors([found]) if isinstance(v, TensorConstant))
 
 
+MATRICES: dict[str, tuple[np.ndarray, bool]] = {
+    "diagonal": (np.diag(rows(20)), True),
+    "a row of each": (np.eye(30)[:, [3, 1, 1, 8]], True),
+    "three diagonals": (np.eye(20) + np.eye(20, k=1) * 2, True),
+    "any": (rows(400).reshape(20, 20), False),
+    "signs": (np.sign(rows(400)).reshape(20, 20), False),
+}
+
+
+@pytest.mark.parametrize("what", MATRICES)
+def test_matrices_of_a_form_that_pytensor_knows_stay(what: str) -> None:
+    matrix, stays = MATRICES[what]
+    x = pt.vector("x", shape=(matrix.shape[0],))
+    [found] = lifted([(x @ pt.constant(matrix)).sum() + (x[0] * rows(240)).sum()])
+    data = [v.type.ndim for v in graph_inputs([found]) if isinstance(v, Data)]
+    assert data.count(2) == (0 if stays else 1)
+    elementwise = pt.constant(matrix) * A
+    [summed] = lifted([elementwise.sum() + (A * rows(240)).sum()])
+    assert [v for v in graph_inputs([summed]) if isinstance(v, Data) and v.type.ndim == 2]
+
+
+def test_what_is_known_of_a_result_stays() -> None:
+    """PyMC tells that a factor is triangular; PyTensor then computes none of its square."""
+    place = pt.zeros((2, 2))[pt.constant([0, 1, 1]), pt.constant([0, 0, 1])]
+    factor = place.set(pt.exp(B) * rows(240)[:3])
+    factor.tag.lower_triangular = True
+    found = lifted([pt.linalg.cholesky(factor @ factor.T), (A * rows(240)).sum()])
+    assert any(isinstance(v, Data) for v in graph_inputs(found))
+    simple = rewrite_graph(found, include=("canonicalize",))
+    assert "Cholesky" not in pytensor.printing.debugprint(simple, file="str")
+
+
+@pytest.mark.parametrize(
+    ("shape", "also", "columns"),
+    [((240, 3), False, True), ((240, 3), True, False), ((3, 240), False, False)],
+    ids=["tall", "read by a loop", "wide"],
+)
+def test_tall_matrices_of_products_lie_by_columns(
+    shape: tuple[int, int], also: bool, columns: bool
+) -> None:
+    matrix = pt.constant(rows(720).reshape(shape))
+    plain = ((matrix @ B if shape[1] == 3 else B @ matrix) ** 2).sum()
+    if also:
+        plain = plain + (matrix * B).sum()
+    [found] = lifted([plain])
+    [data] = [v for v in graph_inputs([found]) if isinstance(v, Data) and v.type.ndim == 2]
+    assert data.get_value().shape == (shape[::-1] if columns else shape)
+    assert np.isclose(value(found), value(plain), rtol=1e-13)
+
+
 def test_what_is_computed_of_data_alone_is_computed_once() -> None:
     y, sigma = rows(240), np.abs(rows(240, 1)) + 0.1
     [found] = lifted([(pt.constant(y) * A / pt.log(pt.constant(sigma)) + np.exp(1) * y).sum()])

@@ -52,7 +52,15 @@ def test_keys_are_equal_in_every_process() -> None:
     assert len(set(there.values())) == len(there)
 
 
+def told(triangular: bool) -> Any:
+    """A matrix, of which rewrites know by a tag whether it is triangular."""
+    found = pt.outer(X, X)
+    found.tag.lower_triangular = triangular
+    return found
+
+
 PAIRS: dict[str, tuple[Callable[[], str], Callable[[], str]]] = {
+    "what is known of a result": (lambda: key(told(True)), lambda: key(told(False))),
     "operation": (lambda: key(X + Y), lambda: key(X - Y)),
     "property": (lambda: key(X.sum()), lambda: key(X.sum(axis=0))),
     "attribute": (lambda: key(Scaled(2.0)(X)), lambda: key(Scaled(3.0)(X))),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from copy import copy
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.assumptions import MATRIX_KEYS
 from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.basic import Alloc
@@ -20,7 +23,7 @@ from pytensor.tensor.shape import specify_shape
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 from pytensor.tensor.type import TensorType
-from pytensor.tensor.variable import TensorConstant
+from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from synkhronos._compiling.data.computed import Computed
 
@@ -41,10 +44,10 @@ def lifted(outputs: Sequence[Variable]) -> list[Variable]:
     """The outputs of a graph, with `Data` in place of its arrays and of their lengths.
 
     The graph computes the same. Arrays stay constants where code depends on what is in them: those
-    of one value everywhere, integers that may be a shape, and indices in place of which PyTensor
-    puts a slice. A condition that holds everywhere, such as a check of data, becomes a constant.
-    Lengths stay if a variable of the graph has the same, or if the graph has them in other ways
-    than are known here.
+    of one value everywhere, integers that may be a shape, indices in place of which PyTensor puts a
+    slice, and matrices that are diagonal or of another form by which it finds a shorter way. A
+    condition that holds everywhere, such as a check of data, becomes a constant. Lengths stay if a
+    variable of the graph has the same, or if the graph has them in other ways than are known here.
     """
     graph = _Graph(outputs)
     if not graph.data:
@@ -102,9 +105,11 @@ class _Graph:
         equal: dict[object, Variable] = {}
         for v, users in self.data.items():
             value = _value(v, users)
-            contents = value.dtype.str, value.shape, digest(value)
+            by_columns = value.ndim == 2 and self._is_by_columns(v)
+            contents = value.dtype.str, value.shape, by_columns, digest(value)
             if contents not in equal:
-                equal[contents] = _data(value, len(equal), lengths)
+                made = _data(value.T if by_columns else value, len(equal), lengths)
+                equal[contents] = made.T if by_columns else made
             now[v] = equal[contents]
         facts = self._facts()
         for node in self._nodes:
@@ -113,13 +118,31 @@ class _Graph:
                 for old, new in zip(node.outputs, node.op.make_node(*given).outputs, strict=True):
                     if _kind(old) != _kind(new):
                         raise TypeError(f"{node.op} makes {new.type} of data, and not {old.type}")
-                    new.name = old.name
+                    new.name, new.tag = old.name, copy(old.tag)  # it may say that L is triangular
                     now[old] = new
             for v in node.outputs:
                 if v in facts and v in now:
                     now[v] = pt.second(now[v], facts[v])
                     now[v].name = v.name
         return [v if isinstance(v, Constant) else now.get(v, v) for v in self._outputs]
+
+    def _is_by_columns(self, matrix: Any) -> bool:
+        """Whether products alone read a matrix that has more rows than columns.
+
+        BLAS is then up to three times as fast where columns are without gaps: 5 us for both
+        products of 1,000 rows of 10 numbers with a vector, and 10 where rows are.
+        """
+        rows, columns = matrix.type.shape
+        return rows > columns and self._is_multiplied(matrix)
+
+    def _is_multiplied(self, matrix: Variable) -> bool:
+        users = self._clients.get(matrix, [])
+        return bool(users) and all(
+            self._is_multiplied(node.outputs[0])
+            if isinstance(node.op, DimShuffle)
+            else _is_product(node)
+            for node in users
+        )
 
     def _facts(self) -> dict[Variable, np.bool_]:
         """The conditions on constants alone that are true everywhere, or false everywhere."""
@@ -167,6 +190,8 @@ def _is_data(variable: Variable, users: Sequence[Apply]) -> bool:
         return False
     if _is_slice(value) and any(_is_index(variable, node) for node in users):
         return False
+    if value.ndim == 2 and any(map(_is_of_matrices, users)) and _has_form(variable):
+        return False
     return value.dtype.kind == "f" or all(isinstance(n.op, _TAKES_NUMBERS) for n in users)
 
 
@@ -174,6 +199,20 @@ def _is_of_tensors(node: Apply) -> bool:
     """Whether it is an operation of PyTensor's that takes any array of the same kind."""
     of = type(node.op).__module__.startswith("pytensor.tensor.")
     return of and not isinstance(node.op, RandomVariable)
+
+
+def _is_product(node: Apply) -> bool:
+    return isinstance(getattr(node.op, "core_op", node.op), Dot)
+
+
+def _is_of_matrices(node: Apply) -> bool:
+    return not isinstance(node.op, Elemwise | CAReduce)
+
+
+def _has_form(matrix: Variable) -> bool:
+    """Whether PyTensor's rewrites know something of a matrix, such as that it is diagonal."""
+    graph = FunctionGraph(outputs=[matrix], clone=False)
+    return any(key.holds(matrix, graph) for key in MATRIX_KEYS)
 
 
 def _is_uniform(value: np.ndarray) -> bool:
@@ -208,7 +247,7 @@ def digest(value: np.ndarray) -> bytes:
     return blake2b(memoryview(np.ascontiguousarray(value)).cast("B")).digest()
 
 
-def _data(value: np.ndarray, number: int, lengths: Mapping[int, Data]) -> Variable:
+def _data(value: np.ndarray, number: int, lengths: Mapping[int, Data]) -> TensorVariable:
     """A variable of this value, whose lengths are known to be the ones that are variables."""
     kind = TensorType(value.dtype.name, [None if n in lengths else n for n in value.shape])
     name = f"synk data {number}"

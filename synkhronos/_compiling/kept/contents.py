@@ -41,6 +41,7 @@ _OF_OPERATIONS = (
     *("output_types_preference", "nfunc_spec", "view_map", "destroy_map", "is_inline"),
     *("pullback_overrides", "pushforward_overrides"),
 )
+_TOLD = ("lower_triangular", "upper_triangular")  # tags by which rewrites drop operations
 # by one of these, code may read any name of a module
 _ANY_NAME = {"getattr", "vars", "__dict__", "attrgetter", "eval", "exec"}
 _IMPORT = dis.opmap["IMPORT_NAME"]
@@ -106,7 +107,7 @@ class Contents:
                     places[v] = self._leaf(v, "leaf", len(places))
             number += 1
             given = b"".join(places[v] for v in node.inputs)
-            made = self.of([(v.type, v.name) for v in node.outputs])
+            made = self.of([(v.type, v.name, *_told(v)) for v in node.outputs])
             parts.append(digested("node", [self.of(node.op), given, made]))
             for at, v in enumerate(node.outputs):
                 places.setdefault(v, digested("made", [f"{number} {at}".encode()]))
@@ -119,7 +120,7 @@ class Contents:
         if is_a(variable, Constant):
             return self.of(variable)
         kind = f"{kind} {number} {is_a(variable, SharedVariable)}"
-        return digested(kind, [self.of(variable.type), self.of(variable.name)])
+        return digested(kind, map(self.of, [variable.type, variable.name, *_told(variable)]))
 
     def _inside(self, value: Any) -> bytes:
         kind = type(value)
@@ -290,6 +291,10 @@ class Contents:
         assert isinstance(made, tuple)
         listed = [None if each is None else list(each) for each in made[3:]]
         return digested("object", map(self.of, (*made[:3], *listed)))
+
+
+def _told(variable: Variable) -> list[str]:
+    return [name for name in _TOLD if getattr(variable.tag, name, False)]
 
 
 def is_a(value: object, kind: type) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -168,7 +169,7 @@ def _rebuilt(graph: FunctionGraph, replaced: Mapping[Variable, Variable]) -> lis
         if any(v in now for v in node.inputs):
             new = node.op.make_node(*[now.get(v, v) for v in node.inputs])
             for old, variable in zip(node.outputs, new.outputs, strict=True):
-                variable.name = old.name
+                variable.name, variable.tag = old.name, copy(old.tag)
                 now[old] = variable
     return [now.get(v, v) for v in graph.outputs]
 
