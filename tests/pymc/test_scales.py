@@ -12,10 +12,11 @@ import pytest
 from comparing import Points, check_not_worse
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import Exp, TrueDiv
+from pytensor.scalar.basic import Exp, Pow, TrueDiv
 
 import synkhronos as synk
 from synkhronos._compiling.lean.number_products import ExponentialsOfNumbers
+from synkhronos._compiling.lean.powers import PowersOfExponentials
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos._compiling.vectorised.ratios import Quotients, Ratio, Scaled
 from synkhronos.pymc._reading.rewrites import rewritten, simplified
@@ -45,6 +46,16 @@ def test_a_product_of_numbers_has_one_exponential() -> None:
     found = pytensor.function(graph.inputs, graph.outputs[0], mode=AS_IT_IS)
     assert found(-285.0, 1e4) == pytest.approx(1e4 * np.exp(570.0))
     assert found(975.0, 0.0) == 0
+
+
+def test_a_power_of_an_exponential_is_one() -> None:
+    h, c = pt.dvector("h"), pt.dscalar("c")
+    powers = [pt.exp(h) ** pt.constant([-1.5]), pt.exp(h) ** c, h**-1.5]
+    graph = FunctionGraph([h, c], powers, clone=False)
+    PowersOfExponentials().change(graph)
+    assert [operations([v]).count(Pow) for v in graph.outputs] == [0, 1, 1]
+    found = pytensor.function([h], graph.outputs[0], mode=AS_IT_IS)
+    np.testing.assert_allclose(found(X), np.exp(X) ** -1.5, rtol=1e-14)
 
 
 def test_products_of_rows_keep_their_exponentials() -> None:

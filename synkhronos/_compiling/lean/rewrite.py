@@ -23,6 +23,7 @@ from synkhronos._compiling.lean.narrow import WithoutAxesOfOne
 from synkhronos._compiling.lean.number_products import ExponentialsOfNumbers
 from synkhronos._compiling.lean.op import Lean
 from synkhronos._compiling.lean.outer import SumsOfOuterProducts
+from synkhronos._compiling.lean.powers import PowersOfExponentials
 from synkhronos._compiling.lean.row_products import ProductsOfChosenRows
 from synkhronos._compiling.lean.scans import ScansOfNumbers
 from synkhronos._compiling.vectorised.ratios import Quotients
@@ -144,6 +145,7 @@ def register() -> None:
     for name, kind, position in (
         ("operations", _Replace, _LAST),
         ("number_products", ExponentialsOfNumbers, _BEFORE_FUNCTIONS),
+        ("powers", PowersOfExponentials, _BEFORE_FUNCTIONS),
         ("outer_products", SumsOfOuterProducts, _BEFORE_FUSION),
         ("without_axes", WithoutAxesOfOne, _BEFORE_FUSION),
         ("convolutions", ConvolutionsOfRows, _BEFORE_FUSION),
