@@ -73,6 +73,13 @@ def test_each_entry_of_the_table_names_a_function() -> None:
         assert callable(getattr(import_module(f"{package}.{module}"), name))
 
 
+@pytest.mark.parametrize("function", [pt.erf, pt.erfc, lambda x: x**1.7, pt.exp])
+def test_few_elements_keep_functions_with_short_branches(function: Any) -> None:
+    for count, few in ((1, True), (16, True), (17, False), (None, False)):
+        x = pt.vector("x", dtype="float64", shape=(count,))
+        assert replaced(rewritten([x], function(x))) is (not few or function is pt.exp)
+
+
 def test_loops_are_fused() -> None:
     x = pt.vector("x", dtype="float64")
     fast = rewritten([x], pt.exp(2 * x) * pt.tanh(x))
@@ -279,20 +286,21 @@ def test_a_number_beside_an_array_becomes_part_of_the_loop(exponent: str) -> Non
 @in_python
 def test_sums_by_index_and_conditions_leave_loops_vectorised(made: Any) -> None:
     """numba does not vectorise a loop that adds to indexed elements, or compares all."""
-    x, number = pt.vector("x", dtype="float64", shape=(9,)), pt.dscalar("number")
-    rows = pt.matrix("rows", dtype="float64", shape=(9, 20))  # more than one step has
-    at, zeros = pt.vector("at", dtype="int64", shape=(9,)), pt.zeros(3)
+    x, number = pt.vector("x", dtype="float64", shape=(90,)), pt.dscalar("number")
+    rows = pt.matrix("rows", dtype="float64", shape=(90, 20))  # more than one step has
+    at, zeros = pt.vector("at", dtype="int64", shape=(90,)), pt.zeros(3)
     cases = {
         "no function": (zeros[at].inc(pt.sqr(x * 2)), True),
         "a function": (zeros[at].inc(pt.sigmoid(x * 2) * 3), False),
         "of one number": (zeros[at].inc(pt.sqr(x) / pt.exp(number)), True),
-        "an axis": (pt.zeros((3, 2))[at].inc(pt.exp(x)[:, None] * pt.ones((9, 2))), False),
+        "of few": (zeros[at[:64]].inc(pt.sigmoid(x[:64] * 2) * 3), True),
+        "an axis": (pt.zeros((3, 2))[at].inc(pt.exp(x)[:, None] * pt.ones((90, 2))), False),
         "in another loop": (pt.zeros((3, 20))[at].inc(pt.exp(x)[:, None] * rows), True),
         "a condition": (pt.all(pt.exp(x) > 0), False),
         "a condition without a function": (pt.all(x > 0), True),
     }
     r = np.random.default_rng(0)
-    values = r.random(9), 0.5, r.random((9, 20)), r.integers(0, 3, 9)
+    values = r.random(90), 0.5, r.random((90, 20)), r.integers(0, 3, 90)
     for what, (graph, joined) in cases.items():
         given = [x, number, rows, at]
         fast = made(given, graph)

@@ -7,7 +7,8 @@ ms instead of 9.
 
 from __future__ import annotations
 
-from typing import cast
+import math
+from typing import Any, cast
 
 from pytensor.compile.ops import view_op
 from pytensor.graph.basic import Variable
@@ -18,6 +19,8 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from synkhronos._compiling.vectorised.op import has_vectorised
 from synkhronos._compiling.where import Where
+
+_FEW = 64  # elements, for which an array of its own takes longer than a vectorised loop gains
 
 
 class SumsByIndexOutside(Where):
@@ -49,4 +52,9 @@ def _vectorised(terms: Variable) -> bool:
         and isinstance(node.op, Elemwise)
         and has_vectorised(node.op.scalar_op)
         and not all(all(v.type.broadcastable) for v in node.inputs)
+        and not _is_short(node.outputs[0].type)
     )
+
+
+def _is_short(kind: Any) -> bool:
+    return None not in kind.shape and math.prod(kind.shape) <= _FEW

@@ -39,6 +39,8 @@ TABLE: dict[type, tuple[str, str]] = {
     psm.Psi: ("gammas", "digamma"),
     psm.TriGamma: ("gammas", "trigamma"),
 }
+# Long functions, of which libm's choose a short branch for most numbers
+BRANCHING = (ps.Pow, psm.Erf, psm.Erfc)
 FLOATS = ("float32", "float64")
 
 
