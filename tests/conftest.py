@@ -253,11 +253,12 @@ def pytest_collection_finish() -> None:
 
 
 @hypothesis.settings(max_examples=3, derandomize=True, database=None)
-@hypothesis.given(st.lists(st.integers(), min_size=200, max_size=200))
-def _find_constants(_: list[int]) -> None:
+@hypothesis.given(st.lists(st.integers(), min_size=200, max_size=200), st.text())
+def _find_constants(_: list[int], __: str) -> None:
     """Hypothesis looks for constants in the tests before it takes one: here, for all forks.
 
-    Each fork that draws its own cases would do so, in most of the time that it takes.
+    Each fork that draws its own cases would do so, in most of the time that it takes. The first
+    text of a checkout takes 4 s: Hypothesis lists all characters, and keeps the list in a file.
     """
 
 

@@ -44,13 +44,15 @@ test_two = test_three = lambda: test_one()
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
     """Two processes share the tests of a folder."""
-    command = [sys.executable, "-P", "-m", "pytest", "-c", os.devnull, "--rootdir=.", "-p"]
-    command += ["sharing", "--processes=2", "--basetemp=base", "--junit-xml=base.xml", "."]
+    command = [sys.executable, "-P", "-m", "pytest", "-c", os.devnull, "--rootdir=."]
+    command += ["--confcutdir=."]  # else it looks at each file of the folders above
+    command += ["-p", "sharing", "--processes=2", "--basetemp=base", "--junit-xml=base.xml", "."]
     support = str(Path(__file__).parent / "support")
     return subprocess.Popen(
         command,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": support},
+        # without the plug-ins that are installed, of which it needs none
+        env={**os.environ, "PYTHONPATH": support, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )

@@ -10,6 +10,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from comparing import check_equal, evaluated, points
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos.pymc._density.faster import Faster
@@ -170,7 +171,7 @@ def made(of: Callable[[], None]) -> pm.Model:
         (groups_of_answers, True),
         (functions, True),
         (few_functions, False),
-        (mixtures, True),
+        *thorough((mixtures, True)),  # of functions of matrices, as choices
         (choices, True),
         (answers_of_persons, True),
         (constant_powers, False),

@@ -40,7 +40,7 @@ EXPECTED: dict[str, str] = {}
 
 
 @parametrize_with_checks(
-    [SynkClassifier((16,), epochs=20, **QUICK)], expected_failed_checks=lambda _: EXPECTED
+    [SynkClassifier((16,), epochs=8, **QUICK)], expected_failed_checks=lambda _: EXPECTED
 )
 def test_checks_of_the_classifier(estimator: Any, check: Any) -> None:
     """All of scikit-learn's own, without exceptions."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytensor
-import pytensor.tensor as pt
 
 
 def compile_array_code() -> None:
@@ -13,6 +11,9 @@ def compile_array_code() -> None:
     numba keeps none of it on disk. If PyTensor's cache has this function, that of the tests has
     theirs, and nothing is compiled.
     """
+    import pytensor  # tests of processes that share tests need none
+    import pytensor.tensor as pt
+
     x, y = pt.vector("x"), pt.matrix("y")
     wanted = [y @ x, (2 * y).sum(axis=0), pt.zeros((x.shape[0], 2)), pt.concatenate([x, x])]
     pytensor.function([x, y], wanted, mode="NUMBA")(np.ones(2), np.ones((3, 2)))
