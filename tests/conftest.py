@@ -43,6 +43,11 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("shared machine")
 
+# what Hypothesis has found once, also for tests that run in another folder
+os.environ.setdefault(
+    "HYPOTHESIS_STORAGE_DIRECTORY", str(Path(__file__).parents[1] / ".hypothesis")
+)
+
 # a slow machine adds lines of progress to the log: only tests that ask for them get them
 progress.FIRST = 3600.0
 

@@ -289,8 +289,9 @@ def test_ctrl_c_waits_for_the_end_of_an_update(
         np.testing.assert_array_equal(p.get_value(), q.get_value())
 
 
-def test_values_outlive_the_group(start: Start) -> None:
-    group = start(2)
+@pytest.mark.parametrize("members", [1, *thorough(2)])  # the values are the master's
+def test_values_outlive_the_group(start: Start, members: int) -> None:
+    group = start(members)
     net, train, data = trained(group)
     wanted = net.values()
     group.close()

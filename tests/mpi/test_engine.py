@@ -52,7 +52,8 @@ def check(
     command += ["-p", "no:zarr"]  # zarr's plugin takes half a second to import
     command += [f"--rootdir={TESTS.parent}", "-c", str(TESTS.parent / "pyproject.toml")]
     command += ["-m", marked, "-k", only, *(str(TESTS / f) for f in files)]
-    made = Job(launcher(kind), nodes, command, folder, SYNK_TEST_MEMBERS=str(members))
+    given = {"SYNK_TEST_MEMBERS": str(members), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    made = Job(launcher(kind), nodes, [*command, "-p", "pytest_timeout"], folder, **given)
     try:
         code = made.wait(limit=900)
         assert code == 0, made.text

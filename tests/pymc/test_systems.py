@@ -13,6 +13,13 @@ LACKING = """
     import os, select, signal, sys
     # theirs may know the real system
     import arviz, numba, numpy as np, pandas, pymc as pm, pytensor
+    mode = "FAST_COMPILE"
+    given = {"tune": 5, "chains": 1, "random_seed": 3, "progressbar": False, "quiet": True}
+    given |= {"compute_convergence_checks": False, "compile_kwargs": {"mode": mode}}
+    with pm.Model() as model:
+        mu = pm.Normal("mu", initval=1.0)
+        pm.StudentT("y", nu=3, mu=mu, sigma=1, observed=np.linspace(-1, 4, 50))
+        plain = pm.sample(5, **given)  # once for all systems
     for platform in sys.argv[1:]:  # a fork each, which goes on: they import nothing again
         if not os.fork():
             break
@@ -37,10 +44,7 @@ SCRIPT = """
     pytensor.config.cxx = ""  # PyTensor's flags for a compiler are those of the other system
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     logging.getLogger("synkhronos").propagate = True
-    with pm.Model() as model:
-        mu = pm.Normal("mu", initval=1.0)
-        pm.StudentT("y", nu=3, mu=mu, sigma=1, observed=np.linspace(-1, 4, 50))
-    copy, mode = synk.pymc.fast(model), "FAST_COMPILE"
+    copy = synk.pymc.fast(model)
     at = {"mu": 0.5}
     values = [m.compile_logp(mode=mode)(at) for m in (model, copy)]
     assert abs(values[0] - values[1]) < 1e-9 * abs(values[0]), values
@@ -48,11 +52,8 @@ SCRIPT = """
     assert ours and not [name for name in ours if name[1] in group], ours
     from synkhronos.pymc._chains import sampling as _sampling
     _sampling._CHEAP_SECONDS = 0.0
-    given = {"tune": 5, "chains": 1, "random_seed": 3, "progressbar": False, "quiet": True}
-    given |= {"compute_convergence_checks": False, "compile_kwargs": {"mode": mode}}
     with model:
         found = synk.pymc.sample(5, **given | {"quiet": False})
-        plain = pm.sample(5, **given)
     np.testing.assert_allclose(found.posterior["mu"], plain.posterior["mu"], rtol=1e-6)
     with synk.pymc.everywhere(), model:
         whoever = pm.sample(5, **given)
