@@ -18,6 +18,7 @@ from synkhronos._compiling.lean import (
     convolution_loops,
     covariance_loops,
     products,
+    quadratic_loops,
     reductions,
     row_product_loops,
     scan_loops,
@@ -26,6 +27,7 @@ from synkhronos._compiling.lean import (
 from synkhronos._compiling.lean.convolutions import Convolution
 from synkhronos._compiling.lean.covariances import CovarianceGradient
 from synkhronos._compiling.lean.op import Lean
+from synkhronos._compiling.lean.quadratics import SquaresOfRows
 from synkhronos._compiling.lean.row_products import ChosenRowProducts, SumsOfRowsByIndex
 from synkhronos._compiling.lean.scans import NumberScan
 from synkhronos._libraries.pytensor import (
@@ -84,6 +86,12 @@ def _funcify_gradient(op: CovarianceGradient, node: Apply, **kwargs: Any) -> tup
     """Return a function of numba, and the key of its machine code."""
     dtype = np.dtype(node.outputs[0].type.dtype)
     return covariance_loops.covariance_gradient(dtype), _key(covariance_loops, dtype)
+
+
+@register_funcify_and_cache_key(SquaresOfRows)  # type: ignore[untyped-decorator]
+def _funcify_squares(op: SquaresOfRows, node: Apply, **kwargs: Any) -> tuple[Any, str]:
+    """Return a function of numba, and the key of its machine code."""
+    return quadratic_loops.squares_of_rows(), _key(quadratic_loops)
 
 
 @register_funcify_and_cache_key(ChosenRowProducts)  # type: ignore[untyped-decorator]

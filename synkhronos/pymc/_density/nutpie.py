@@ -14,6 +14,7 @@ import importlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any
 from uuid import uuid4
 
@@ -54,6 +55,8 @@ _FIELDS = (
 _MODE = "NUMBA"  # the name of the mode that nutpie compiles for
 _C_FUNCTIONS = "synkhronos._compiling.lean.c_functions"
 _WORD_BYTES = 8
+# whether nobody gives a compiled model other data, so that what follows from them is computed once
+data_stay = ContextVar("data_stay", default=False)
 
 
 def sample(*args: object, **kwargs: object) -> Any:
@@ -61,6 +64,7 @@ def sample(*args: object, **kwargs: object) -> Any:
     with compiled_as_in_groups, ExitStack() as stack:
         if kwargs.get("nuts_sampler") in (None, "nutpie"):
             stack.enter_context(compiled_soon())
+            stack.callback(data_stay.reset, data_stay.set(True))
         return pm_sample(*args, **kwargs)
 
 
@@ -177,7 +181,9 @@ def _compiled(
     normals: Any = importlib.import_module("synkhronos.pymc._density.normals")
     # the graph that the key of what is kept is made of; the closed form has its lengths inside
     plain, *drawn = lifted([known.logp(), *known.unobserved_value_vars])
-    value = normals.with_normals(plain, known.value_vars)
+    regressions: Any = importlib.import_module("synkhronos.pymc._density.regressions")
+    normal = normals.with_normals(plain, known.value_vars)
+    value = regressions.with_regressions(normal, data_stay.get())
     length, expanded, log_density, expand, start, shapes, reparameterized = make(
         ModelWithGraph(known, value, drawn),
         mode=_MODE,

@@ -96,12 +96,13 @@ def _record(compiled: Any, graphs: Graphs) -> tuple[list[tuple[str, Source]], li
         be arrays of the log-density.
     """
     numbers = {_identity(v): number for number, v in enumerate(graphs.shared)}
+    numbers |= {id(v.container): number for number, v in enumerate(graphs.shared)}
     record: list[tuple[str, Source]] = []
     once: dict[Apply, bytes] = {}
     for v, key in compiled.shared_var_keys.items():
         node = v.owner
         given = [v] if node is None else node.inputs
-        places = [numbers.get(_identity(each)) for each in given]
+        places = [numbers.get(id(v.container), numbers.get(_identity(v))) for v in given]
         if None in places:
             if graphs.is_current or not all(isinstance(each, Data) for each in given):
                 raise Unkeyed("its log-density reads data that are not of the model")

@@ -65,6 +65,8 @@ class Graphs:
         if noted is not None:
             self._key, self._own_start, self.shared = noted.key, noted.start, noted.shared
             return
+        from synkhronos.pymc._density.regressions import which  # its import takes time
+
         drawn = model.unobserved_value_vars
         found = lifted([self.value, *drawn])
         self.shared = [v for v in graph_inputs(found) if isinstance(v, SharedVariable)]
@@ -78,6 +80,7 @@ class Graphs:
                 get_mode("NUMBA"),
                 [getattr(v.type, "shape", None) for v in drawn],
                 _of_lengths([*model.free_RVs, *drawn]),
+                which(found[0]),
             )
         except Unkeyed as exc:
             log.debug("the model is compiled as it is, and not kept: %s", exc)
@@ -101,7 +104,8 @@ class Graphs:
     def key(self) -> str:
         """Equal in every process for models with the same graphs.
 
-        Data count only where lengths of draws, or code, depend on them.
+        Data count only where lengths of draws, or code, depend on them: of many rows a regression
+        has another form than of few.
 
         Raises
         ------

@@ -22,7 +22,7 @@ from synkhronos._compiling.traces import untraced
 from synkhronos._libraries.library import Library, Replacing, optional_gain, replacing, usable
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
-from synkhronos.pymc._density.nutpie import compiled_soon
+from synkhronos.pymc._density.nutpie import compiled_soon, data_stay
 from synkhronos.pymc._density.step_methods import ModelWithGraph
 from synkhronos.pymc._kept.entry import packed, unpacked
 from synkhronos.pymc._kept.graphs import Graphs
@@ -184,7 +184,7 @@ class KeptModel:
         try:
             start = self.graphs.initial_key(asked.get("initial_points"))
             names = sorted(asked["var_names"]) if "var_names" in asked else None
-            return self.key("nutpie", self.form, names, start)
+            return self.key("nutpie", self.form, names, start, data_stay.get())
         except Unkeyed as exc:
             log.debug("the compiled model is not kept: %s", exc)
             return None

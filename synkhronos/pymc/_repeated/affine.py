@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.graph.basic import Apply
+from pytensor.graph.basic import Apply, Variable
 from pytensor.scalar import basic as ps
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -15,7 +16,18 @@ from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable as Tensor
 
-from synkhronos.pymc._repeated.columns import RowTerms
+
+class Terms(Protocol):
+    """Terms with the same rows: what is known of their variables."""
+
+    def is_data(self, variable: Variable) -> bool:
+        """Whether a variable depends on data alone."""
+
+    def has_rows(self, variable: Variable) -> bool:
+        """Whether a variable depends on data by row."""
+
+    def shape(self, variable: Tensor) -> tuple[int, ...]:
+        """The lengths of an array of parameters."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +64,13 @@ class Affine:
         return Affine(blocks, offsets)
 
 
-def affine(location: Tensor, terms: RowTerms) -> Affine | None:
+def affine(location: Tensor, terms: Terms) -> Affine | None:
     """A location as an affine function of parameters; None if it is none as far as is known."""
     return _Reader(terms).read(location)
 
 
 class _Reader:
-    def __init__(self, terms: RowTerms) -> None:
+    def __init__(self, terms: Terms) -> None:
         self._terms = terms
 
     def read(self, variable: Tensor) -> Affine | None:
@@ -169,21 +181,20 @@ class _Reader:
         node = product.owner
         if node is None or not isinstance(node.op, Elemwise):
             return None
-        if not isinstance(node.op.scalar_op, ps.Mul) or len(node.inputs) != 2:
+        if not isinstance(node.op.scalar_op, ps.Mul):
             return None
-        matrices = [v for v in node.inputs if self._terms.is_data(v)]
+        matrices = [v for v in node.inputs if self._terms.has_rows(v)]
         vectors = [v for v in node.inputs if not self._terms.has_rows(v)]
-        if len(matrices) != 1 or len(vectors) != 1 or matrices[0] is vectors[0]:
+        if len(matrices) != 1 or not self._terms.is_data(matrices[0]) or not vectors:
             return None
-        [matrix], [vector] = matrices, vectors
+        [matrix], vector = matrices, vectors[0] if len(vectors) == 1 else pt.mul(*vectors)
         length = self._shape(vector)[1]
         if matrix.type.shape[1] == 1 or length == 1 != matrix.type.shape[1]:
             return None
         return Affine([Block(vector.ravel(), length, None, matrix)])
 
     def _shape(self, variable: Tensor) -> tuple[int, ...]:
-        lengths = [variable.shape[axis] for axis in range(variable.type.ndim)]
-        return self._terms.lengths(lengths).of(self._terms.whole_data)
+        return self._terms.shape(variable)
 
 
 def _sum(parts: Sequence[Affine | None]) -> Affine | None:

@@ -61,6 +61,11 @@ class RowTerms:
         """The values of lengths of data that are needed whole, and of parameters."""
         return Lengths(expressions, self.parameters, self.shapes, self.whole)
 
+    def shape(self, variable: TensorVariable) -> tuple[int, ...]:
+        """The lengths of an array of parameters."""
+        lengths = [variable.shape[axis] for axis in range(variable.type.ndim)]
+        return self.lengths(lengths).of(self.whole_data)
+
 
 class DataOf:
     """Expressions of data as arrays; those that are data themselves are not copied."""

@@ -88,7 +88,7 @@ class QuadraticForm(Form):
         infinite = np.isinf(value)
         values = iter(data)
         blocks = [
-            _Rows(length, next(values) if indexed else None, next(values), count)
+            Rows(length, next(values) if indexed else None, next(values), count)
             for length, indexed in zip(each, self.indexed, strict=True)
         ]
 
@@ -106,7 +106,7 @@ class QuadraticForm(Form):
         return f"{self.left - 1:,} coefficients (a quadratic form)"
 
 
-class _Rows:
+class Rows:
     """The rows of the design of a block."""
 
     def __init__(
