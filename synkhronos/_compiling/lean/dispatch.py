@@ -91,7 +91,7 @@ def _funcify_gradient(op: CovarianceGradient, node: Apply, **kwargs: Any) -> tup
 @register_funcify_and_cache_key(SquaresOfRows)  # type: ignore[untyped-decorator]
 def _funcify_squares(op: SquaresOfRows, node: Apply, **kwargs: Any) -> tuple[Any, str]:
     """Return a function of numba, and the key of its machine code."""
-    return quadratic_loops.squares_of_rows(), _key(quadratic_loops)
+    return quadratic_loops.squares_of_rows, _key(quadratic_loops)
 
 
 @register_funcify_and_cache_key(ChosenRowProducts)  # type: ignore[untyped-decorator]

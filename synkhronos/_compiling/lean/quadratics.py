@@ -36,7 +36,7 @@ def packed(
 
 
 def size_of(width: int) -> int:
-    """The numbers of a form of so many coefficients."""
+    """How many numbers the form has, by its number of coefficients."""
     return HEAD + 2 * width + width * (width + 1) // 2 + width * width
 
 

@@ -14,6 +14,7 @@ Each room imports only itself and the rooms before it.
 ``proof``         compares the new log-density with the plain one at random points
 ``failures``      raises what nutpie and `pm.find_MAP` would take for a bad point
 ``normals``       multivariate normals whose gradient has a closed form
+``regressions``   regressions with normal errors, as quadratic forms
 ``divided``       what replaces a model's log-density
 ``draws``         how many draws there are, and gradients for them
 ``estimate``      the seconds of a gradient, from its graph

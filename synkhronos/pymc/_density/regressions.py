@@ -37,7 +37,7 @@ from synkhronos.pymc._repeated.least_squares import least_squares
 from synkhronos.pymc._repeated.quadratic import Rows
 
 _MOST = 64  # coefficients
-# What takes as long as a number of a row, 0.4 nanoseconds, so often. Measured for the gradients of
+# In units of 0.4 nanoseconds, the time of a number of a row. Measured for the gradients of
 # 40 public models (benchmarks/pymc_corpora.py) of 12 to 12,573 rows: 0.05 microseconds for a form,
 # and as much for each of several vectors of coefficients, which are joined.
 _FORM, _VECTOR, _PRODUCT = 100, 130, 3
@@ -133,7 +133,7 @@ def _design(value: Tensor, location: Tensor) -> _Design | None:
 
 
 class _Terms:
-    """Expressions whose data by row have so many rows."""
+    """Expressions whose data by row have this number of rows."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -194,7 +194,7 @@ class _Design:
         return self._starts[vector]
 
     def pays(self, rows: int) -> bool:
-        """Whether the form takes less time than so many rows."""
+        """Whether the form takes less time than this number of rows."""
         numbers = 1 + sum(1 if indexed else length for _, length, indexed in self.pieces)
         saved = rows * numbers + _ELEMENT * self._elements
         joined = len(self._starts) if len(self._starts) > 1 else 0
