@@ -38,7 +38,7 @@ from synkhronos.pymc._repeated.quadratic import Rows
 
 _MOST = 64  # coefficients
 # In units of 0.4 nanoseconds, the time of a number of a row. Measured for the gradients of
-# 40 public models (benchmarks/pymc_corpora.py) of 12 to 12,573 rows: 0.05 microseconds for a form,
+# 26 public models (benchmarks/pymc_corpora.py) of 12 to 12,573 rows: 0.05 microseconds for a form,
 # and as much for each of several vectors of coefficients, which are joined.
 _FORM, _VECTOR, _PRODUCT = 100, 130, 3
 _ELEMENT = 60  # of a vector of coefficients: PyTensor's gradient by it is an array of its own
