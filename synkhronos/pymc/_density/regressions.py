@@ -145,7 +145,7 @@ class _Terms:
     def has_rows(self, variable: Variable) -> bool:
         """Whether a variable depends on data by row."""
         data = [v for v in _leaves(variable) if isinstance(v, Constant | Data)]
-        return any(_shape(v)[:1] == (self._rows,) for v in data)
+        return any(self._rows in _shape(v) for v in data)  # a matrix may lie by columns
 
     def shape(self, variable: Tensor) -> tuple[int, ...]:
         """The lengths of an array of parameters."""
