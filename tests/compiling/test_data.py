@@ -15,6 +15,7 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, graph_inputs, toposort
+from pytensor.scalar.basic import Log
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorConstant
 from selection import thorough
@@ -24,6 +25,7 @@ from synkhronos._compiling.data.computed import Computed
 from synkhronos._compiling.data.lifted import Data, lifted
 from synkhronos._compiling.data.once import ComputesOnce, Once, values_of, with_data_apart
 from synkhronos._compiling.kept.keys import graph_key
+from synkhronos._compiling.lean.rewrite import TAG, register
 
 A, B = pt.dscalar("a"), pt.vector("b", shape=(3,))
 POINT = {A: np.array(0.7), B: np.array([0.5, -1, 2])}
@@ -117,6 +119,7 @@ DIFFERENT: dict[str, tuple[Variable, Variable]] = {
     "the width of an index": (picked(240), picked(240, most=299)),
     "the dtype": (normal(rows(240)), normal(np.round(rows(240)).astype("int64"))),
     "one value everywhere": (normal(rows(240)), normal(np.ones(240))),
+    "whether all are above 0": (normal(np.abs(rows(240))), normal(np.abs(rows(240)) - 0.1)),
     "few numbers": (normal(rows(10)), normal(rows(10, 1))),
     "the length of a parameter": (
         (rows(240).reshape(-1, 1) * pt.concatenate([B, [A]])).sum(),
@@ -216,6 +219,22 @@ def test_tall_matrices_of_products_lie_by_columns(
     [data] = [v for v in graph_inputs([found]) if isinstance(v, Data) and v.type.ndim == 2]
     assert data.get_value().shape == (shape[::-1] if columns else shape)
     assert np.isclose(value(found), value(plain), rtol=1e-13)
+
+
+@pytest.mark.parametrize("least", [0.1, -0.1])
+def test_logarithms_of_data_above_zero_are_computed_of_data_alone(least: float) -> None:
+    """As PyTensor has them of constants."""
+    register()
+    [found] = lifted([pt.log(pt.constant(np.abs(rows(240)) + least) / pt.exp(A)).sum()])
+    simple = rewrite_graph(found, include=("canonicalize", TAG))
+    read = [
+        set(graph_inputs(node.inputs))
+        for node in toposort([simple])
+        if isinstance(getattr(node.op, "scalar_op", None), Log)
+    ]
+    assert [A in inputs for inputs in read] == [least < 0]
+    with np.errstate(invalid="ignore"):
+        assert np.isclose(value(simple), value(found), rtol=1e-13, equal_nan=True)
 
 
 def test_what_is_computed_of_data_alone_is_computed_once() -> None:

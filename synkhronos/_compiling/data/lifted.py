@@ -250,10 +250,16 @@ def digest(value: np.ndarray) -> bytes:
 def _data(value: np.ndarray, number: int, lengths: Mapping[int, Data]) -> TensorVariable:
     """A variable of this value, whose lengths are known to be the ones that are variables."""
     kind = TensorType(value.dtype.name, [None if n in lengths else n for n in value.shape])
-    name = f"synk data {number}"
+    above = " above 0" * (value.dtype.kind == "f" and bool((value > 0).all()))
+    name = f"synk data {number}{above}"  # is a part of the graph's key
     made = Data(kind, np.ascontiguousarray(value).reshape(value.shape), strict=True, name=name)
     shape: list[Any] = [lengths.get(n) for n in value.shape]
     return made if shape.count(None) == len(shape) else specify_shape(made, shape)
+
+
+def is_above_zero(variable: Variable) -> bool:
+    """Whether these are data that are above 0, also those of other graphs with the same key."""
+    return isinstance(variable, Data) and str(variable.name).endswith(" above 0")
 
 
 def _kind(variable: Any) -> tuple[object, ...]:

@@ -24,6 +24,7 @@ from synkhronos._compiling.lean.number_products import ExponentialsOfNumbers
 from synkhronos._compiling.lean.op import Lean
 from synkhronos._compiling.lean.outer import SumsOfOuterProducts
 from synkhronos._compiling.lean.powers import PowersOfExponentials
+from synkhronos._compiling.lean.quotients import log_of_data
 from synkhronos._compiling.lean.row_products import ProductsOfChosenRows
 from synkhronos._compiling.lean.scans import ScansOfNumbers
 from synkhronos._compiling.vectorised.ratios import Quotients
@@ -32,6 +33,7 @@ from synkhronos._libraries.library import tell, usable
 
 TAG = "synkhronos_lean"
 _JOINED = f"{TAG}_exponentials"
+_LOGARITHMS = f"{TAG}_logarithms"
 _FLOATS = ("float32", "float64")
 _AFTER_FACTORS = 46.5  # are joined; the graph of a model takes up those of densities at 47
 _BEFORE_FUNCTIONS = 48.3  # are vectorised
@@ -142,6 +144,7 @@ def register() -> None:
         from synkhronos._compiling.lean.exponentials import join_alike
 
         optdb["specialize"].register(_JOINED, join_alike, TAG)
+    optdb["canonicalize"].register(_LOGARITHMS, log_of_data, TAG)
     for name, kind, position in (
         ("operations", _Replace, _LAST),
         ("number_products", ExponentialsOfNumbers, _BEFORE_FUNCTIONS),
