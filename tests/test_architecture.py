@@ -68,7 +68,7 @@ ONLY_IN = {
         *("_compiling.vectorised.code", "pymc._density.numba", "nn._numba", "ops._numba"),
     ),
     "llvmlite": (
-        *("_backends.small_sums", "_compiling.kept", "_compiling.lean"),
+        *("_backends.small_sums", "_compiling.direct", "_compiling.kept", "_compiling.lean"),
         "_compiling.vectorised.real",
     ),
     "cloudpickle": ("_transport.serialization",),

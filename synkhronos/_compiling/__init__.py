@@ -20,6 +20,7 @@ Each room imports only itself and the rooms before it.
 ``python_function``  such a function, which is made at its first call
 ``vectorised``       elementary and special functions that a compiler vectorises
 ``lean``             operations of PyTensor that compile slowly, with numba code of our own
+``direct``           machine code of small graphs, without numba's compiler
 ``progress``         tells the user of compiling and proofs
 ===================  =============================================================================
 """

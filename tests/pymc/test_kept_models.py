@@ -31,6 +31,8 @@ from user_scripts import LIMIT
 
 import synkhronos as synk
 from synkhronos._compiling.data.lifted import Data
+from synkhronos._compiling.direct import functions
+from synkhronos._compiling.direct.unfit import UnfitError
 from synkhronos._compiling.kept.digests import Unkeyed
 from synkhronos._compiling.kept.folder import Folder
 from synkhronos._compiling.kept.keys import graph_key
@@ -375,6 +377,7 @@ def test_no_variables_are_not_all_of_them(folder: Folder, monkeypatch: pytest.Mo
     """An array names them as a list does, and an iterator is read once."""
     monkeypatch.setattr(models, "packed", lambda found, _: repr(found).encode())
     monkeypatch.setattr(models, "unpacked", lambda entry, _: entry.decode())
+    monkeypatch.setattr(models, "is_fixed", lambda _: False)
     kept = models.KeptModel(Graphs(made(plain())), folder)
 
     def compiled(**given: object) -> object:
@@ -637,15 +640,49 @@ def test_two_processes_that_compile_a_model_at_the_same_time(
 
 
 @pytest.mark.thorough
-def test_other_data_of_other_lengths_are_not_compiled(
+def test_data_of_other_lengths_have_code_of_their_own(
     folder: Folder, compiled: list[pm.Model]
 ) -> None:
+    first, other = kept_models.sampled("regression"), kept_models.sampled("other_rows")
+    assert len(compiled) == 2
+    again = kept_models.sampled("regression"), kept_models.sampled("other_rows")
+    assert again == (first, other)
+    assert len(compiled) == 2
+    folder.clear()
+    assert kept_models.sampled("other_rows") == other
+
+
+@pytest.mark.thorough
+def test_code_of_numba_is_for_data_of_all_lengths(
+    folder: Folder, compiled: list[pm.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unfit(*_: object) -> None:
+        raise UnfitError
+
+    monkeypatch.setattr(functions, "c_function", unfit)
     kept_models.sampled("regression")
     other = kept_models.sampled("other_rows")
     assert len(compiled) == 1
     folder.clear()
     assert kept_models.sampled("other_rows") == other
     assert len(compiled) == 2
+
+
+def test_code_for_some_lengths_is_not_taken_for_others(folder: Folder) -> None:
+    """Whatever the key of an entry says."""
+    short, long = (made(lambda n=n: _mean_of(n)) for n in (210, 217))
+    first, other = (models.KeptModel(Graphs(model), folder) for model in (short, long))
+    with compiled_soon():
+        found = nutpie.compile_pymc_model(short)
+    assert entry.is_fixed(found)
+    kept = entry.packed(found, first.graphs)
+    assert entry.is_fixed(entry.unpacked(kept, first.graphs))
+    with pytest.raises(Unkeyed, match="other lengths"):
+        entry.unpacked(kept, other.graphs)
+
+
+def _mean_of(rows: int) -> None:
+    pm.Cauchy("y", pm.Normal("mu"), 1, observed=np.linspace(-1, 1, rows))
 
 
 @pytest.mark.thorough

@@ -164,11 +164,14 @@ class CFunction:
     code : Code or None
         Its machine code, for each process on the same processor. As with any machine code, who can
         write it can do all that the process can. None: it needs more than a fresh process has.
+    fixed : bool
+        Whether it fits data of the lengths alone that it was made for.
     """
 
     address: int
     code: Code | None
     _owner: object  # holds the memory of the code
+    fixed: bool = False
 
     @classmethod
     def of(cls, code: Code) -> Self:

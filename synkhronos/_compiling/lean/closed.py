@@ -6,6 +6,8 @@ log-density this takes seconds, in each process if the caller is not cached.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -38,11 +40,14 @@ class ClosedLinker(LeanLinker):
         apart = with_data_apart(fgraph)
         self.graph, self.arguments = apart or (fgraph, list(fgraph.inputs))
         if apart is None:
-            return super().fgraph_convert(fgraph, *args, **kwargs)
-        return super().fgraph_convert(self.graph)
+            return functools.partial(super().fgraph_convert, fgraph, *args, **kwargs)
+        return functools.partial(super().fgraph_convert, self.graph)
 
-    def jit_compile(self, fn: Any) -> Any:
-        """Return the compiled function of a graph."""
+    def jit_compile(self, fn: Callable[[], Any]) -> Any:
+        """Return the compiled function of a graph, which is made when it is used."""
+        return _Later(lambda: self._compiled(fn()))
+
+    def _compiled(self, fn: Any) -> Any:
         found = super().jit_compile(fn)
         compile_for = getattr(found, "compile", None)
         if compile_for is None:
@@ -61,6 +66,24 @@ class ClosedLinker(LeanLinker):
 
         found.compile = compile_closed
         return found
+
+
+class _Later:
+    """A function of numba that is made when something asks for what it has."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._made, name)
+
+    def __call__(self, *values: object) -> Any:
+        """Call the function."""
+        return self._made(*values)
+
+    @functools.cached_property
+    def _made(self) -> Any:
+        return self._make()
 
 
 def _keep_object_code(cache: object) -> None:

@@ -29,7 +29,7 @@ def linked(name: str, module: ir.Module, inner: Any) -> CFunction:
     library.add_linking_library(rtsys.library)
     library.finalize()
     address = library.get_pointer_to_function(name)
-    code = None if inner.library.has_dynamic_globals else _code(name, inner, library)
+    code = None if inner.library.has_dynamic_globals else _code(name, library, inner)
     return CFunction(address, code, (library, inner))
 
 
@@ -37,16 +37,18 @@ def linked(name: str, module: ir.Module, inner: Any) -> CFunction:
 def compiled(name: str, module: ir.Module) -> CFunction:
     """The function of this name in a module of LLVM, which calls nothing of numba."""
     library = cpu_target.target_context.codegen().create_library(name)
+    library.enable_object_caching()
     library.add_ir_module(module)
     library.finalize()
-    return CFunction(library.get_pointer_to_function(name), None, library)
+    return CFunction(library.get_pointer_to_function(name), _code(name, library), library)
 
 
-def _code(name: str, inner: Any, library: Any) -> Code | None:
+def _code(name: str, library: Any, inner: Any = None) -> Code | None:
     """The machine code of a function and of the inner one, whose call by Python nobody needs."""
+    libraries = [library] if inner is None else [inner.library, library]
     try:
-        found = [each.serialize_using_object_code()[2][0] for each in (inner.library, library)]
-        needed = needed_environments(found[0]) - {inner.fndesc.env_name}
+        found = [each.serialize_using_object_code()[2][0] for each in libraries]
+        needed = set() if inner is None else needed_environments(found[0]) - {inner.fndesc.env_name}
         return Code.of(found, name, {each: lookup_environment(each) for each in needed})
     except (ValueError, RuntimeError, NotLoadable):  # numba has not kept it
         return None

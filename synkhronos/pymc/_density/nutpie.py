@@ -9,10 +9,11 @@ Functions are compiled in the mode of groups: :mod:`synkhronos._compiling.lean`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -25,8 +26,9 @@ from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.basic import Variable
 
 from synkhronos._compiling.data.aligned import aligned_copy
-from synkhronos._compiling.data.lifted import lifted
+from synkhronos._compiling.data.lifted import Data, lifted
 from synkhronos._compiling.data.once import values_of
+from synkhronos._compiling.direct.unfit import UnfitError
 from synkhronos._compiling.lean.closed import ClosedLinker
 from synkhronos._compiling.lean.mode import with_lean
 from synkhronos._compiling.traces import untraced
@@ -55,7 +57,8 @@ _FIELDS = (
 _MODE = "NUMBA"  # the name of the mode that nutpie compiles for
 _C_FUNCTIONS = "synkhronos._compiling.lean.c_functions"
 _WORD_BYTES = 8
-# whether nobody gives a compiled model other data, so that what follows from them is computed once
+# whether nobody gives a compiled model other data: what follows from them is computed once, and
+# code is for their lengths
 data_stay = ContextVar("data_stay", default=False)
 
 
@@ -131,6 +134,13 @@ _made_soon = Replacing(_make_soon)
 _one_by_one = ForkSafeLock()
 
 
+def _has_lengths(variable: Any) -> bool:
+    """Whether data have the same lengths as long as a compiled model lives."""
+    if variable.owner is not None:
+        return all(map(_has_lengths, variable.owner.inputs))
+    return isinstance(variable, Data) or None not in variable.type.shape
+
+
 def _soon(step_methods: StepMethods | None) -> Callable[..., object]:
     """Nutpie's function that compiles a model, in less time; one thread after another."""
     compile_model: Callable[..., object] = NUTPIE.get(_COMPILE)
@@ -196,7 +206,7 @@ def _compiled(
     keys = {variable: uuid4().hex for each in reads for variable in each}
     data, record = recorded(keys, values_of(list(keys)))
 
-    def arrays(read: Iterable[Variable]) -> list[object]:
+    def arrays(read: Iterable[Variable]) -> list[Any]:
         """The data of a function, with their places in nutpie's record."""
         found = [(data[key], key) for key in (keys[v] for v in read)]
         fields = ("data", "shape")
@@ -204,16 +214,31 @@ def _compiled(
             c_functions.Place.of(a, *[_word(record.dtype, f, k) for f in fields]) for a, k in found
         ]
 
+    def for_these_lengths(function: Any, read: Sequence[Variable], *numbers: int) -> Any:
+        functions: Any = importlib.import_module("synkhronos._compiling.direct.functions")
+        values = [data[keys[v]] for v in read]
+        return functions.c_function(function.maker.linker.graph, values, arrays(read), numbers)
+
+    made = None
+    if data_stay.get() or all(map(_has_lengths, keys)):
+        with contextlib.suppress(UnfitError), optional_gain():
+            made = (
+                for_these_lengths(log_density, reads[0], length),
+                for_these_lengths(expand, reads[1], length, expanded),
+            )
+    if made is None:  # the code of numba is for data of all lengths
+        made = (
+            c_functions.log_density(log_density.vm.jit_fn, length, arrays(reads[0])),
+            c_functions.expansion(expand.vm.jit_fn, length, expanded, arrays(reads[1])),
+        )
     dims, coords = NUTPIE.get("_prepare_dims_and_coords")(model, shapes, reparameterized)
     found: object = NUTPIE.get("CompiledPyMCModel")(
         _n_dim=length,
         dims=dims,
         _coords=coords,
         _shapes={name: tuple(shape) for name, _, shape in zip(*shapes, strict=True)},
-        compiled_logp_func=c_functions.log_density(log_density.vm.jit_fn, length, arrays(reads[0])),
-        compiled_expand_func=c_functions.expansion(
-            expand.vm.jit_fn, length, expanded, arrays(reads[1])
-        ),
+        compiled_logp_func=made[0],
+        compiled_expand_func=made[1],
         initial_point_func=start,
         shared_data=data,
         shared_var_keys=keys,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,9 +35,9 @@ def packed(compiled: Any, graphs: Graphs) -> bytes:
         Its code holds addresses of this process or calls Python, or it reads data that are not of
         the graphs.
     """
-    codes = [compiled.compiled_logp_func.code, compiled.compiled_expand_func.code]
-    for function in (compiled.logp_func, compiled.expand_func):
-        for reason in uncacheable(function):
+    codes = [made.code for made, _ in _functions(compiled)]
+    for made, function in _functions(compiled):
+        for reason in () if made.fixed else uncacheable(function):
             raise Unkeyed(reason)
     if None in codes:
         raise Unkeyed("its machine code holds addresses of this process")
@@ -45,11 +46,26 @@ def packed(compiled: Any, graphs: Graphs) -> bytes:
         {
             "plain": {name: getattr(compiled, name) for name in _PLAIN},
             "record": record,
+            "shapes": [compiled.shared_data[key].shape for key, _ in record],
+            "fixed": is_fixed(compiled),
             "once": once,
             "codes": codes,
             "start": packed_start(compiled.initial_point_func, graphs.shared),
         }
     )
+
+
+def is_fixed(compiled: Any) -> bool:
+    """Whether functions of a compiled model fit data of the same lengths alone."""
+    return any(made.fixed for made, _ in _functions(compiled))
+
+
+def _functions(compiled: Any) -> list[tuple[CFunction, Any]]:
+    """The C functions, and PyTensor's functions that they were made of."""
+    return [
+        (compiled.compiled_logp_func, compiled.logp_func),
+        (compiled.compiled_expand_func, compiled.expand_func),
+    ]
 
 
 def unpacked(entry: bytes, graphs: Graphs) -> Any:
@@ -59,8 +75,11 @@ def unpacked(entry: bytes, graphs: Graphs) -> Any:
     names, _, shapes = plain["shape_info"]
     lengths = {name: tuple(map(int, shape)) for name, shape in zip(names, shapes, strict=True)}
     keys, values = _read(found["record"], found["once"], graphs)
+    if found["fixed"] and [np.shape(value) for value in values] != found["shapes"]:
+        raise Unkeyed("its code is for data of other lengths")
     data, record = recorded(keys, values)
-    log_density, expansion = map(CFunction.of, found["codes"])
+    functions = map(CFunction.of, found["codes"])
+    log_density, expansion = (replace(f, fixed=found["fixed"]) for f in functions)
     free = {name: lengths[name] for name in names[: len(graphs.model.free_RVs)]}
     dims, coords = NUTPIE.get("_prepare_dims_and_coords")(
         _named(graphs.model), plain["shape_info"], plain["reparameterized_names"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 from pymc import NUTS, Model
 from pymc.step_methods import STEP_METHODS
 
@@ -24,11 +25,12 @@ from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._density.nutpie import compiled_soon, data_stay
 from synkhronos.pymc._density.step_methods import ModelWithGraph
-from synkhronos.pymc._kept.entry import packed, unpacked
+from synkhronos.pymc._kept.entry import is_fixed, packed, unpacked
 from synkhronos.pymc._kept.graphs import Graphs
 
 log = logging.getLogger("synkhronos")
 
+_BY_LENGTHS = b"by the lengths of data"  # in place of a model that is kept for each of them
 _KEYED = {"backend", "var_names", "initial_points"}  # arguments of nutpie that a key can have
 
 
@@ -161,7 +163,7 @@ class KeptModel:
         others = asked.keys() - _KEYED or asked.get("backend", "numba") != "numba"
         known = not others and bool(self.form or self._is_own)
         key = self._key_of(asked) if known else None
-        if key is not None and (entry := self._folder.read(key)) is not None:
+        if key is not None and (entry := self._entry(key)) is not None:
             try:
                 return unpacked(entry, self.graphs)
             except Exception as exc:  # of another version of PyTensor's operations, such as a wheel
@@ -172,12 +174,24 @@ class KeptModel:
         if key is None:
             return found
         try:
-            self._folder.write(key, packed(found, self.graphs))
+            entry = packed(found, self.graphs)
+            if is_fixed(found):
+                self._folder.write(key, _BY_LENGTHS)
+                key = self._of_lengths(key)
+            self._folder.write(key, entry)
             if self.form:
                 self._folder.write(self.form, b"")
         except Exception as exc:
             log.debug("the compiled model is not kept: %s", exc)
         return found
+
+    def _entry(self, key: str) -> bytes | None:
+        """The model that is kept: for all lengths of data, or for those that they have now."""
+        found = self._folder.read(key)
+        return self._folder.read(self._of_lengths(key)) if found == _BY_LENGTHS else found
+
+    def _of_lengths(self, key: str) -> str:
+        return graph_key([], [], key, [np.shape(value) for value in self.graphs.values()])
 
     def _key_of(self, asked: dict[str, Any]) -> str | None:
         """The key of the model that nutpie compiles with these arguments; None if it has none."""

@@ -1,0 +1,20 @@
+"""Machine code of small graphs, written in LLVM's language.
+
+numba types and lowers Python code of each operation, which takes seconds for a model whose gradient
+takes microseconds. Here each operation is a few instructions of a loop, and operations on the same
+elements share a loop. A graph with an operation that has no code here is left to numba.
+
+Each room imports only itself and the rooms before it.
+
+==============  ==================================================================================
+``unfit``       the error of graphs that are left to numba
+``scalars``     the instructions of operations on numbers
+``arrays``      places in memory, and views of them
+``flat``        a graph without graphs inside, and its values at a point
+``steps``       what is computed for the elements of an array
+``operations``  the steps of PyTensor's operations
+``kernels``     which steps share a loop
+``loops``       the loop of a kernel
+``functions``   C functions of value and gradient, and of all variables
+==============  ==================================================================================
+"""

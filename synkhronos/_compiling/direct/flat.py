@@ -1,0 +1,112 @@
+"""A graph without graphs inside: its operations, and their values at a point."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from pytensor.compile.builders import OpFromGraph
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.scalar import basic as ps
+from pytensor.scalar.basic import Composite
+from pytensor.tensor.elemwise import Elemwise
+
+from synkhronos._compiling.vectorised.op import Vectorised
+
+_FOLDED = ps.Add, ps.Mul, ps.Maximum, ps.Minimum, ps.AND, ps.OR, ps.XOR
+
+
+class Flat:
+    """The operations of a graph in an order, with those of inner graphs in their place.
+
+    Parameters
+    ----------
+    graph : FunctionGraph
+
+    Attributes
+    ----------
+    inputs, outputs : list of Variable
+    nodes : list of Apply
+    """
+
+    def __init__(self, graph: Any) -> None:
+        self.nodes: list[Apply] = []
+        self.inputs: list[Variable] = [v.type() for v in graph.inputs]
+        self.outputs = self._opened(graph, self.inputs)
+
+    def _opened(self, graph: Any, inputs: Sequence[Variable]) -> list[Variable]:
+        known: dict[Variable, Variable] = dict(zip(graph.inputs, inputs, strict=True))
+        for node in graph.toposort():
+            given = [known.get(v, v) for v in node.inputs]
+            if isinstance(node.op, OpFromGraph):
+                found = self._opened(node.op.fgraph, given)
+            else:
+                made = Apply(node.op, given, [v.type() for v in node.outputs])
+                self.nodes.append(made)
+                found = made.outputs
+            known.update(zip(node.outputs, found, strict=True))
+        return [known.get(v, v) for v in graph.outputs]
+
+    def values(self, given: Sequence[Any]) -> Mapping[Variable, Any]:
+        """The values of all variables, by PyTensor's code in Python.
+
+        Operations in place get copies, since all values stay.
+        """
+        found: dict[Variable, Any] = dict(zip(self.inputs, given, strict=True))
+        for node in self.nodes:
+            written = {at for places in node.op.destroy_map.values() for at in places}
+            values = [v.data if isinstance(v, Constant) else found[v] for v in node.inputs]
+            values = [np.copy(v) if at in written else v for at, v in enumerate(values)]
+            if isinstance(node.op, Elemwise):
+                kinds = [v.type.dtype for v in node.outputs]
+                results = _elementwise(node.op.scalar_op, values, kinds)
+            else:
+                cells: list[list[Any]] = [[None] for _ in node.outputs]
+                node.op.perform(node, values, cells)
+                results = [cell[0] for cell in cells]
+            found.update(zip(node.outputs, results, strict=True))
+        return found
+
+
+def _elementwise(op: Any, values: Sequence[Any], dtypes: Sequence[str]) -> list[Any]:
+    """The results of a scalar operation for each element, by functions of numpy where it has one.
+
+    PyTensor's code in Python takes 32 operands at most, and calls Python for each element of a
+    composition.
+    """
+    if isinstance(op, Composite):
+        known: dict[Variable, Any] = dict(zip(op.fgraph.inputs, values, strict=True))
+        for node in op.fgraph.toposort():
+            given = [v.data if isinstance(v, Constant) else known[v] for v in node.inputs]
+            kinds = [v.type.dtype for v in node.outputs]
+            known.update(zip(node.outputs, _elementwise(node.op, given, kinds), strict=True))
+        found = [v.data if isinstance(v, Constant) else known[v] for v in op.fgraph.outputs]
+        shape = np.broadcast_shapes(*map(np.shape, values))
+        return [np.broadcast_to(v, shape).astype(d) for v, d in zip(found, dtypes, strict=True)]
+    [dtype] = dtypes
+    plain = op.plain if isinstance(op, Vectorised) else op
+    if dtype != "bool":  # PyTensor computes in the dtype of the result
+        first = 1 if isinstance(plain, ps.Switch) else 0
+        values = [*values[:first], *(np.asarray(v).astype(dtype) for v in values[first:])]
+    with np.errstate(all="ignore"):
+        return [np.asarray(_function(plain)(*values)).astype(dtype)]
+
+
+def _folded(ufunc: Any) -> Callable[..., Any]:
+    """A function of any number of arrays."""
+    return lambda *values: functools.reduce(ufunc, values)
+
+
+def _function(op: Any) -> Callable[..., Any]:
+    """A function of arrays."""
+    if isinstance(op, ps.Cast | ps.Identity):
+        return np.asarray
+    name = (getattr(op, "nfunc_spec", None) or ("",))[0]
+    module, _, name = name.rpartition(".")
+    found = getattr(import_module(module or "numpy"), name, None) if name else None
+    if found is None:
+        return np.vectorize(op.impl, otypes=[object])
+    return _folded(found) if isinstance(op, _FOLDED) else found

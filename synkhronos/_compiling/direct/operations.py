@@ -1,0 +1,369 @@
+"""The steps of a graph's operations, in an order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import singledispatchmethod
+from typing import Any
+
+import numpy as np
+import pytensor.scalar as ps
+from pytensor.compile.ops import DeepCopyOp, ViewOp
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.raise_op import Assert
+from pytensor.scalar.basic import ScalarOp
+from pytensor.tensor.basic import (
+    Alloc,
+    AllocEmpty,
+    Join,
+    MakeVector,
+    ScalarFromTensor,
+    Split,
+    TensorFromScalar,
+)
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.extra_ops import CumOp
+from pytensor.tensor.math import Dot
+from pytensor.tensor.shape import Reshape, Shape_i, SpecifyShape
+from pytensor.tensor.shape import Shape as ShapeOp
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+    indices_from_subtensor,
+)
+
+from synkhronos._compiling.direct.arrays import Buffer, Shape, View
+from synkhronos._compiling.direct.steps import (
+    Accumulate,
+    Check,
+    Gather,
+    Map,
+    Reduce,
+    Scatter,
+    Step,
+)
+from synkhronos._compiling.direct.unfit import UnfitError
+from synkhronos._compiling.lean.op import Lean
+
+_LARGE = 1 << 16  # elements of a constant
+_MOST_PRODUCTS = 1 << 13  # multiplications of a product: BLAS needs less time for more
+
+
+class Steps:
+    """The steps of a graph.
+
+    Parameters
+    ----------
+    inputs : mapping of Variable to View
+    shapes : mapping of Variable to tuple of int
+    values : mapping of Variable to array
+        Those of one point.
+
+    Attributes
+    ----------
+    steps : list of Step
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping[Variable, View],
+        shapes: Mapping[Variable, Shape],
+        nodes: Sequence[Apply],
+    ) -> None:
+        self._views = dict(inputs)
+        self._shapes = shapes
+        self.steps: list[Step] = []
+        for node in nodes:
+            found = self._of(node.op, node)
+            self._views.update(zip(node.outputs, found, strict=True))
+
+    def of(self, variable: Variable) -> View:
+        """The array of a variable."""
+        if variable not in self._views:
+            self._views[variable] = _constant(variable)
+        return self._views[variable]
+
+    def copied(self, source: View, into: View) -> None:
+        """Copy elements, as numbers of the other's dtype."""
+        kind = ps.get_scalar_type(into.dtype)
+        self._append(Map(into.shape, [source.broadcast(into.shape)], ps.Cast(kind), [into]))
+
+    def _append(self, step: Step) -> None:
+        if math.prod(step.space):
+            self.steps.append(step)
+
+    def _new(self, variable: Any, shape: Shape | None = None) -> View:
+        shape = self._shapes[variable] if shape is None else shape
+        return View.whole(Buffer(math.prod(shape), variable.type.dtype), shape)
+
+    @singledispatchmethod
+    def _of(self, op: Any, node: Apply) -> list[View]:
+        """The results of a node."""
+        if isinstance(op, ScalarOp):
+            return self._mapped(op, node)
+        raise UnfitError(f"{op}")
+
+    @_of.register(Lean)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        return self._of(op.op, node)
+
+    @_of.register(Elemwise)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        return self._mapped(op.scalar_op, node)
+
+    def _mapped(self, op: Any, node: Apply) -> list[View]:
+        into = [self._new(v) for v in node.outputs]
+        space = into[0].shape
+        self._append(Map(space, [self.of(v).broadcast(space) for v in node.inputs], op, into))
+        return into
+
+    @_of.register(ScalarFromTensor)
+    @_of.register(TensorFromScalar)
+    @_of.register(SpecifyShape)
+    @_of.register(ViewOp)
+    @_of.register(DeepCopyOp)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        return [self.of(node.inputs[0])]
+
+    @_of.register(DimShuffle)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        return [self.of(node.inputs[0]).moved(op.new_order)]
+
+    @_of.register(Reshape)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        shape, given = self._shapes[node.outputs[0]], self.of(node.inputs[0])
+        if (found := given.reshaped(shape)) is not None:
+            return [found]
+        copy = View.whole(Buffer(math.prod(shape), given.dtype), given.shape)
+        self.copied(given, copy)
+        return [View.whole(copy.buffer, shape)]
+
+    @_of.register(CAReduce)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        given, out = self.of(node.inputs[0]), node.outputs[0]
+        axes = tuple(range(len(given.shape))) if op.axis is None else tuple(op.axis)
+        if not math.prod(given.shape):
+            raise UnfitError(f"{op} of {given.shape}")
+        found = self._new(out)
+        if math.prod(given.shape[axis] for axis in axes) == 1:
+            self.copied(given.moved([a for a in range(len(given.shape)) if a not in axes]), found)
+            return [found]
+        kept = iter(found.strides)
+        strides = tuple(0 if a in axes else next(kept) for a in range(len(given.shape)))
+        wide = View(found.buffer, given.shape, strides)
+        within = getattr(op, "acc_dtype", None) or out.type.dtype
+        self._append(Reduce(given.shape, [given], op.scalar_op, within, wide, axes))
+        return [found]
+
+    @_of.register(CumOp)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        given, out = self.of(node.inputs[0]), self._new(node.outputs[0])
+        if given.shape[op.axis] == 1:
+            self.copied(given, out)
+        else:
+            operation = {"add": ps.add, "mul": ps.mul}[op.mode]
+            self._append(Accumulate(given.shape, [given], operation, op.axis, out))
+        return [out]
+
+    @_of.register(Assert)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        value, *conditions = map(self.of, node.inputs)
+        for condition in conditions:
+            self._append(Check(condition.shape, [condition]))
+        return [value]
+
+    @_of.register(Dot)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        a, b = (self.of(v) for v in node.inputs)
+        out = self._new(node.outputs[0])
+        # axes: rows of a, what is summed, columns of b
+        rows, columns = a.shape[:-1], b.shape[1:]
+        space = (*rows, a.shape[-1], *columns)
+        if math.prod(space) > _MOST_PRODUCTS:
+            raise UnfitError(f"{op} of {space}")
+        if not a.shape[-1]:
+            raise UnfitError(f"{op} of nothing")
+        summed = len(rows)
+        one = a.moved([*range(len(a.shape)), *["x"] * len(columns)]).broadcast(space)
+        other = b.moved([*["x"] * len(rows), *range(len(b.shape))]).broadcast(space)
+        product = View.whole(Buffer(math.prod(space), out.dtype), space)
+        self._append(Map(space, [one, other], ps.mul, [product]))
+        strides = iter(out.strides)
+        wide = tuple(0 if axis == summed else next(strides) for axis in range(len(space)))
+        into = View(out.buffer, space, wide)
+        self._append(Reduce(space, [product], ps.add, out.dtype, into, (summed,)))
+        return [out]
+
+    @_of.register(MakeVector)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        out = self._new(node.outputs[0])
+        for at, v in enumerate(node.inputs):
+            self.copied(self.of(v), out.part([at]))
+        return [out]
+
+    @_of.register(Join)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        out, begin = self._new(node.outputs[0]), 0
+        axis = op.axis % len(out.shape)
+        for v in node.inputs:
+            given = self.of(v)
+            end = begin + given.shape[axis]
+            self.copied(given, out.part([*[slice(None)] * axis, slice(begin, end)]))
+            begin = end
+        return [out]
+
+    @_of.register(Split)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        given, begin, found = self.of(node.inputs[0]), 0, []
+        for v in node.outputs:
+            end = begin + self._shapes[v][op.axis]
+            found.append(given.part([*[slice(None)] * op.axis, slice(begin, end)]))
+            begin = end
+        return found
+
+    @_of.register(Alloc)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        return [self.of(node.inputs[0]).broadcast(self._shapes[node.outputs[0]])]
+
+    @_of.register(AllocEmpty)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        return [self._new(node.outputs[0])]
+
+    @_of.register(ShapeOp)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        return [_of_array(np.array(self.of(node.inputs[0]).shape, np.int64))]
+
+    @_of.register(Shape_i)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        return [_of_array(np.array(self.of(node.inputs[0]).shape[op.i], np.int64))]
+
+    @_of.register(Subtensor)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        given, *numbers = node.inputs
+        return [self.of(given).part(_index(op, numbers))]
+
+    @_of.register(IncSubtensor)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        given, value, *numbers = node.inputs
+        out = self._new(node.outputs[0])
+        self.copied(self.of(given), out)
+        part = out.part(_index(op, numbers))
+        added = self.of(value).broadcast(part.shape)
+        if op.set_instead_of_inc:
+            self.copied(added, part)
+        else:
+            self._append(Map(part.shape, [part, added], ps.add, [part]))
+        return [out]
+
+    @_of.register(AdvancedSubtensor)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        given, *numbers = node.inputs
+        table, out = self.of(given), self._new(node.outputs[0])
+        reads, placed, rest = self._chosen(op, numbers, table, out.shape)
+        self._append(Gather(out.shape, reads, table, placed, rest, out))
+        return [out]
+
+    @_of.register(AdvancedIncSubtensor)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        given, value, *numbers = node.inputs
+        if getattr(op, "ignore_duplicates", False):
+            raise UnfitError(f"{op}")
+        out = self._new(node.outputs[0])
+        self.copied(self.of(given), out)
+        shape = _chosen_shape(op, [self.of(v).shape for v in numbers], out.shape)
+        reads, placed, rest = self._chosen(op, numbers, out, shape)
+        added = self.of(value).broadcast(shape)
+        self._append(Scatter(shape, [*reads, added], out, placed, rest, not op.set_instead_of_inc))
+        return [out]
+
+    def _chosen(
+        self, op: Any, numbers: Sequence[Variable], table: View, shape: Shape
+    ) -> tuple[list[View], tuple[int | None, ...], tuple[int, ...]]:
+        """The indices by element, which axes of the table have them, and those of the others."""
+        first, indices = _first_indexed(op, len(numbers)), [self.of(v) for v in numbers]
+        common = np.broadcast_shapes(*[v.shape for v in indices])
+        if any(np.dtype(v.dtype).kind not in "iu" for v in indices):
+            raise UnfitError(f"{op} by {indices[0].dtype}")
+        after = len(table.shape) - first - len(indices)
+        order = [*range(len(common))]
+        wide = [
+            v.broadcast(common).moved([*["x"] * first, *order, *["x"] * after]).broadcast(shape)
+            for v in indices
+        ]
+        placed = (*[None] * first, *range(len(indices)), *[None] * after)
+        begin = first + len(common)
+        return wide, placed, (*range(first), *range(begin, begin + after))
+
+
+def _first_indexed(op: Any, count: int) -> int:
+    """The first axis that has an index: the indices are next to each other, all others whole.
+
+    Raises
+    ------
+    UnfitError
+    """
+    places = getattr(op, "idx_list", None)
+    if places is None:
+        return 0
+    kinds = [isinstance(each, slice) for each in places]
+    if any(isinstance(s, slice) and s != slice(None) for s in places):
+        raise UnfitError(f"{op}")
+    first = kinds.index(False)
+    if kinds[first : first + count] != [False] * count or not all(kinds[first + count :]):
+        raise UnfitError(f"{op}")
+    return first
+
+
+def _chosen_shape(op: Any, indices: Sequence[Shape], table: Shape) -> Shape:
+    first = _first_indexed(op, len(indices))
+    return (*table[:first], *np.broadcast_shapes(*indices), *table[first + len(indices) :])
+
+
+def _index(op: Any, numbers: Sequence[Variable]) -> list[int | slice]:
+    """The index of a part.
+
+    Raises
+    ------
+    UnfitError
+        It is computed.
+    """
+    found = indices_from_subtensor(list(numbers), op.idx_list)
+    return [
+        slice(*[None if end is None else _number(end) for end in (i.start, i.stop, i.step)])
+        if isinstance(i, slice)
+        else _number(i)
+        for i in found
+    ]
+
+
+def _number(variable: Any) -> int:
+    if isinstance(variable, int | np.integer):
+        return int(variable)
+    while not isinstance(variable, Constant):
+        if variable.owner is None or not isinstance(
+            variable.owner.op, ScalarFromTensor | TensorFromScalar | ViewOp
+        ):
+            raise UnfitError("an index is computed")
+        [variable] = variable.owner.inputs
+    return int(variable.data)
+
+
+def _constant(variable: Any) -> View:
+    if not isinstance(variable, Constant):
+        raise UnfitError(f"{variable.type}")
+    return _of_array(np.asarray(variable.data))
+
+
+def _of_array(value: np.ndarray) -> View:
+    if value.dtype.kind not in "fiub":
+        raise UnfitError(f"a constant of {value.dtype}")
+    if value.size and (value == value.flat[0]).all():
+        one = Buffer(1, value.dtype.name, constant=value.ravel()[:1])
+        return View.whole(one, ()).broadcast(value.shape)
+    if value.size > _LARGE:
+        raise UnfitError(f"a constant of {value.size} elements")
+    buffer = Buffer(value.size, value.dtype.name, constant=value.ravel())
+    return View.whole(buffer, value.shape)

@@ -1,0 +1,384 @@
+"""Machine code of small graphs: each operation, at points that the code was not compared at."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.graph.fg import FunctionGraph
+from pytensor.raise_op import assert_op
+
+from synkhronos._compiling.direct import functions
+from synkhronos._compiling.direct.functions import c_function
+from synkhronos._compiling.direct.unfit import UnfitError
+from synkhronos._compiling.lean.c_functions import (
+    ANOTHER_LENGTH,
+    FAILED,
+    NOT_FINITE_GRADIENT,
+    NOT_FINITE_VALUE,
+    SUCCESS,
+    Place,
+)
+
+NUMBERS = np.array([0.3, -1.7, 2.5, 0.0, -0.0, 1.0, 40.0, -0.6, 1e-9, 3.0])
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 1e308, -1e308, 5e-324, 710.0, -746.0, 0.5, -0.5])
+N = len(NUMBERS)
+_WORDS = 5  # of the record for an array: its address, and room for four lengths
+
+
+class Made:
+    """A graph of a point and data as a C function, and as PyTensor evaluates it."""
+
+    def __init__(self, build: Callable[..., Any], *data: np.ndarray, length: int = N) -> None:
+        x = pt.vector("x", dtype="float64", shape=(length,))
+        given = [pt.tensor(dtype=d.dtype.name, shape=(None,) * d.ndim) for d in data]
+        found = build(x, *given)
+        vector = pt.concatenate([v.astype("float64").ravel() for v in found])
+        outputs = [vector.size.astype("float64"), vector]
+        self.places = [Place.of(d, _WORDS * at, _WORDS * at + 1) for at, d in enumerate(data)]
+        graph = FunctionGraph([x, *given], outputs, clone=True)
+        self.function = c_function(graph, data, self.places, [length])
+        self.plain = pytensor.function([x, *given], vector, mode="FAST_COMPILE")
+        self.data, self.length = data, length
+
+    def at(self, point: np.ndarray, *data: np.ndarray) -> tuple[int, np.ndarray]:
+        """The status, and the vector."""
+        given = data or self.data
+        words = np.zeros(_WORDS * len(given) + 1, np.int64)
+        for place, d in zip(self.places, given, strict=True):
+            words[place.address] = d.ctypes.data
+            words[place.lengths : place.lengths + d.ndim] = d.shape
+        length = len(self.plain(point, *self.data))
+        found, value = np.full(length, np.nan), np.zeros(1)
+        called = [each.ctypes.data for each in (point, found, value, words)]
+        kinds = [ctypes.c_int64, *[ctypes.c_void_p] * 4]
+        status = ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(self.function.address)(
+            self.length, *called
+        )
+        return status, found
+
+    def check(self, *points: np.ndarray) -> None:
+        for point in points:
+            _, found = self.at(point)
+            expected = self.plain(point, *self.data)
+            size = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=min(1e-15 * size, 1e-12))
+
+
+ELEMENTWISE: dict[str, Callable[[Any], Any]] = {
+    "sums": lambda x: x + x[::-1] + 2.0,
+    "differences": lambda x: x - x[::-1],
+    "products": lambda x: x * x[::-1] * 3.0,
+    "quotients": lambda x: x / x[::-1],
+    "reciprocals": pt.reciprocal,
+    "negations": lambda x: -x,
+    "squares": pt.sqr,
+    "roots": pt.sqrt,
+    "magnitudes": abs,
+    "magnitudes of integers": lambda x: abs(pt.floor(pt.clip(x, -9, 9)).astype("int64")),
+    "signs": pt.sign,
+    "signs of integers": lambda x: pt.sign(pt.clip(x, -9, 9).astype("int8")),
+    "floors": pt.floor,
+    "ceilings": pt.ceil,
+    "truncations": pt.trunc,
+    "nearest": pt.round,
+    "maxima": lambda x: pt.maximum(x, x[::-1]),
+    "minima": lambda x: pt.minimum(x, x[::-1]),
+    "bounded": lambda x: pt.clip(x, -1.0, 1.5),
+    "less": lambda x: x < x[::-1],
+    "at most": lambda x: x <= x[::-1],
+    "more": lambda x: x > x[::-1],
+    "at least": lambda x: x >= x[::-1],
+    "equal": lambda x: pt.eq(x, x[::-1]),
+    "unequal": lambda x: pt.neq(x, x[::-1]),
+    "unsigned, compared": lambda x: pt.lt(pt.clip(x, 0, 9).astype("uint8"), np.uint8(2)),
+    "choices": lambda x: pt.switch(x > 0.2, x, x[::-1]),
+    "choices by numbers": lambda x: pt.switch(x, 1.0, x[::-1]),
+    "both": lambda x: pt.and_(x > 0, x < 2),
+    "either": lambda x: pt.or_(x < 0, x > 2),
+    "one": lambda x: pt.xor(x < 0, x < 2),
+    "not": lambda x: ~(x > 0),
+    "no number": pt.isnan,
+    "infinite": pt.isinf,
+    "sums of truths": lambda x: (x > 0) + (x > 1),
+    "products of integers": lambda x: pt.clip(x, -9, 9).astype("int64") * np.int64(7),
+    "single": lambda x: (pt.clip(x, -9, 9).astype("float32") * np.float32(0.5)) + np.float32(1),
+    "exponentials": pt.exp,
+    "logarithms": pt.log,
+    "powers": lambda x: abs(x) ** x[::-1],
+    "logistic": pt.sigmoid,
+    "softplus": pt.softplus,
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_operations_on_numbers(name: str) -> None:
+    if name in ("exponentials", "logarithms", "powers", "logistic", "softplus"):
+        Made(lambda x: [ELEMENTWISE[name](x)]).check(NUMBERS)
+        return
+    Made(lambda x: [ELEMENTWISE[name](x)]).check(NUMBERS, SPECIAL)
+
+
+A = np.arange(60.0).reshape(3, 4, 5) % 7 - 2.5
+M = np.random.default_rng(1).normal(size=(N, 6))
+PLACES = np.array([3, 0, 9, 3, -1, 3, 5], np.int8)
+PAIRS = np.array([[1, 0], [2, 2], [1, 0]])
+
+FORMS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
+    "sums over axes": (
+        lambda x, a: [
+            (a * x[0]).sum(axis=axis) for axis in (None, 0, 1, 2, (0, 1), (0, 2), (1, 2))
+        ],
+        (A,),
+    ),
+    "products over axes": (lambda x, a: [(a * x[0]).prod(axis=axis) for axis in (0, 2)], (A,)),
+    "extremes over axes": (
+        lambda x, a: [
+            *[(a * x[0]).max(axis=axis) for axis in (None, 0, 1, 2)],
+            *[(a * x[0]).min(axis=axis) for axis in (None, 0, 1, 2)],
+        ],
+        (A,),
+    ),
+    "truths over axes": (
+        lambda x, a: [((a * x[0]) > 0).all(axis=1), ((a * x[0]) > 0).any(axis=0)],
+        (A,),
+    ),
+    "sums of truths": (lambda x, a: [((a * x[0]) > 0).sum(axis=axis) for axis in (0, 1)], (A,)),
+    "sums over axes of one": (lambda x: [x[None, :1].sum(axis=0), x[:1].sum(), x[:1].max()], ()),
+    "other orders": (
+        lambda x, a: [
+            (a.dimshuffle(2, 0, 1) * x[0]).sum(axis=1),
+            (a.dimshuffle(2, 0, 1) * x[0]).reshape((15, 4)),
+            a.dimshuffle(1, "x", 0, 2).sum(axis=(0, 3)) * x[1],
+        ],
+        (A,),
+    ),
+    "lengths of one": (lambda x: [x[:, None] * x[None, :3], x[:3, None, None] + x[None, :2]], ()),
+    "matrices times vectors": (
+        lambda x, m: [
+            *[pt.dot(m.T, x), pt.dot(m, x[:6]), pt.dot(x, m), pt.dot(x, x)],
+            pt.dot((m * x[:, None]).T, x),
+        ],
+        (M,),
+    ),
+    "matrices times matrices": (lambda x, m: [pt.dot(m.T * x[0], m), pt.dot(m, m.T) * x[1]], (M,)),
+    "columns": (lambda x, m: [pt.dot(m, x[:6, None]), pt.dot(m[:, :1].T, x)], (M,)),
+    "chosen": (
+        lambda x, i: [x[i], pt.exp(x[i] * 0.1), x[i].sum(), (x[:, None] * x[:2])[i]],
+        (PLACES,),
+    ),
+    "chosen columns": (lambda x, m, i: [(m * x[:, None])[:, i]], (M, np.array([5, 1, 1, -6]))),
+    "chosen by matrices": (lambda x, i: [x[i]], (PAIRS,)),
+    "chosen by pairs": (
+        lambda x, m, i: [(m * x[:, None])[i[:, 0], i[:, 1]]],
+        (M, PAIRS),
+    ),
+    "added where chosen": (
+        lambda x, i: [
+            pt.inc_subtensor(pt.zeros(N)[i], x[: len(PLACES)]),
+            pt.inc_subtensor(x[i], x[: len(PLACES)] * 2.0).sum(),
+            pt.inc_subtensor(pt.zeros((N, 3))[i], x[: len(PLACES), None]),
+        ],
+        (PLACES,),
+    ),
+    "set where chosen": (
+        lambda x, i: [pt.set_subtensor(x[i], x[: len(PLACES)])],
+        (np.array([4, 2, 9, -10, 1, 5, 7]),),
+    ),
+    "parts": (
+        lambda x: [x[2:7:2] * 2.0, x[::-3], x[-2], pt.exp(x[3:5]) + x[:2], x[-4:-1], x[4:4]],
+        (),
+    ),
+    "changed parts": (
+        lambda x: [
+            pt.set_subtensor(x[1:3], 7.0) * x,
+            pt.inc_subtensor(x[::2], x[1::2]),
+            pt.inc_subtensor(pt.set_subtensor(x[0], 1.0)[0], x[1]),
+        ],
+        (),
+    ),
+    "joined and divided": (
+        lambda x: [
+            pt.concatenate([x[3:], x[:3] * 2.0, pt.ones(2)]),
+            pt.join(1, x[:4, None], x[None, 2:6].T),
+            *pt.split(x, [2, 3, 5]),
+            pt.stack([x[0], 2.0, x[1] * x[2]]),
+        ],
+        (),
+    ),
+    "sums of all before": (
+        lambda x, m: [
+            pt.cumsum(x),
+            pt.cumprod(x),
+            *[pt.cumsum(m * x[:, None], axis=a) for a in (0, 1)],
+        ],
+        (M,),
+    ),
+    "filled": (lambda x: [pt.alloc(x[0], 2, 3) * 2.0, pt.zeros((2, 2)) + x[1]], ()),
+    "of constants": (
+        lambda x: [
+            x * np.linspace(0, 1, N),
+            x * np.arange(N, dtype=np.float32),
+            x * np.array([True, False] * 5),
+            pt.as_tensor(np.full(3, 2.0)) * x[0],
+        ],
+        (),
+    ),
+    "of small integers": (
+        lambda x, b, i: [x * b, (b * np.int8(3)).astype("float64") + i, pt.switch(i > 2, x, 0.0)],
+        (np.arange(N) % 3 == 0, np.arange(N, dtype=np.uint16)),
+    ),
+    "lags": (lambda x, m: [(m[2:] - m[1:-1] * x[0] - m[:-2] * x[1]).sum(axis=0)], (M,)),
+    "of data alone": (lambda x, m: [m.sum(axis=1), pt.exp(m).sum() * x[0]], (M,)),
+    "much memory": (
+        lambda x, m: [
+            (pt.exp(m * x[0]).sum(axis=0) * pt.log1p(pt.exp(m * x[0]).sum(axis=1)).sum()).sum()
+        ],
+        (np.random.default_rng(2).normal(size=(300, 250)),),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms_of_arrays(name: str) -> None:
+    build, data = FORMS[name]
+    rng = np.random.default_rng(3)
+    Made(build, *data).check(NUMBERS, rng.normal(size=N), rng.normal(size=N) * 5)
+
+
+def _any_graph(seed: int) -> Callable[..., Any]:
+    """Builds a graph of operations that are drawn."""
+
+    def build(x: Any, m: Any, i: Any) -> list[Any]:
+        rng = np.random.default_rng(seed)
+        vectors, matrices, numbers = [x, x[::-1]], [m, m * x[:, None]], [x[0], x.sum()]
+
+        def one(of: list[Any]) -> Any:
+            return of[rng.integers(max(0, len(of) - 4), len(of))]
+
+        choices: list[Callable[[], object]] = [
+            lambda: vectors.append(one(vectors) * one(numbers) - one(vectors)),
+            lambda: vectors.append(pt.tanh(one(vectors)) + one(vectors)),
+            lambda: vectors.append(pt.switch(one(vectors) > 0, one(vectors), 0.5)),
+            lambda: vectors.append(one(vectors)[i]),
+            lambda: vectors.append(pt.inc_subtensor(one(vectors)[i], one(vectors))),
+            lambda: vectors.append(one(matrices).sum(axis=1) * 0.1),
+            lambda: vectors.append(pt.dot(one(matrices), one(matrices).sum(axis=0)) * 0.1),
+            lambda: vectors.append(pt.set_subtensor(one(vectors)[2:5], one(numbers))),
+            lambda: vectors.append(pt.cumsum(one(vectors)) * 0.2),
+            lambda: vectors.append(pt.concatenate([one(vectors)[4:], one(vectors)[:4]])),
+            lambda: matrices.append(pt.sigmoid(one(matrices) + one(vectors)[:, None])),
+            lambda: matrices.append(one(matrices) * one(matrices).max(axis=0)),
+            lambda: matrices.append(one(matrices)[i] - one(matrices)),
+            lambda: numbers.append(pt.tanh(one(vectors).sum())),
+            lambda: numbers.append(one(matrices).max() - one(vectors)[3]),
+            lambda: numbers.append(pt.exp(-pt.sqr(one(numbers))) * one(numbers)),
+        ]
+        for _ in range(25):
+            choices[rng.integers(len(choices))]()
+        return [*vectors, *matrices, *numbers]
+
+    return build
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(4), *[pytest.param(s, marks=pytest.mark.thorough) for s in range(4, 24)]]
+)
+def test_drawn_graphs(seed: int) -> None:
+    index = np.array([3, 0, 9, 3, -1, 3, 5, 2, 2, 7])
+    rng = np.random.default_rng(4)
+    made = Made(_any_graph(seed), M, index)
+    for point in (rng.normal(size=N), rng.normal(size=N) * 0.1):
+        status, found = made.at(point)
+        assert status == SUCCESS
+        expected = made.plain(point, *made.data)
+        size = np.abs(expected).max()
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12 * size)
+
+
+def test_an_index_out_of_bounds_is_an_error_and_reads_nothing() -> None:
+    made = Made(lambda x, i: [x[i], pt.inc_subtensor(x[i], 1.0)], np.arange(3))
+    for wrong in (N, -N - 1, 2**62, -(2**62)):
+        status, _ = made.at(NUMBERS, np.array([0, wrong, 1]))
+        assert status == FAILED
+    status, found = made.at(NUMBERS, np.array([N - 1, -N, 4]))
+    assert status == SUCCESS
+    np.testing.assert_array_equal(found[:3], NUMBERS[[N - 1, 0, 4]])
+
+
+def test_an_assertion_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    function = Made(lambda x: [assert_op(x * 2.0, x.sum() > -1, pt.neq(x, 3.5).all())])
+    monkeypatch.setattr(function, "plain", lambda point: point)
+    assert function.at(NUMBERS)[0] == SUCCESS
+    assert function.at(-NUMBERS)[0] == FAILED
+    assert function.at(np.append(NUMBERS[1:], 3.5))[0] == FAILED
+
+
+def test_data_of_other_lengths_are_refused() -> None:
+    made = Made(lambda x, m: [pt.dot(m, x[:6])], M)
+    other = np.random.default_rng(5).normal(size=M.shape)
+    status, found = made.at(NUMBERS, other)
+    assert status == SUCCESS
+    np.testing.assert_allclose(found, other @ NUMBERS[:6])
+    for wrong in (M[:4], M[:, :3].copy(), np.vstack([M, M])):
+        assert made.at(NUMBERS, wrong)[0] == ANOTHER_LENGTH
+
+
+def test_another_length_of_the_point_is_refused() -> None:
+    made = Made(lambda x: [x])
+    made.length = N + 1
+    assert made.at(NUMBERS)[0] == ANOTHER_LENGTH
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_have_a_status(value: float) -> None:
+    x = pt.vector("x", shape=(2,))
+    function = c_function(FunctionGraph([x], [x[0] * 2.0, x + 1.0]), [], [], [2])
+    kinds = [ctypes.c_int64, *[ctypes.c_void_p] * 4]
+    call = ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(function.address)
+    gradient, logp, record = np.zeros(2), np.zeros(1), np.zeros(1)
+
+    def status(*point: float) -> int:
+        given = np.array(point)
+        pointers = [each.ctypes.data for each in (given, gradient, logp, record)]
+        return int(call(2, *pointers))
+
+    assert status(1.0, value) == NOT_FINITE_GRADIENT
+    assert status(1.0, 2.0) == SUCCESS
+    np.testing.assert_array_equal([*logp, *gradient], [2.0, 2.0, 3.0])
+    large = 1e308  # twice as much is infinite
+    assert status(large, 0.0) == NOT_FINITE_VALUE
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: [pt.linalg.cholesky(pt.outer(x, x) + pt.eye(N))],
+        lambda x: [x[pt.argmax(x) :]],
+        lambda x: [pt.sort(x)],
+        lambda x: [pt.gammainc(abs(x) + 1, abs(x))],
+    ],
+)
+def test_other_operations_are_left_to_numba(build: Callable[..., Sequence[Any]]) -> None:
+    with pytest.raises(UnfitError):
+        Made(build)
+
+
+def test_code_that_computes_something_else_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kernels = functions.kernels
+
+    def fewer(steps: Any, wanted: Any) -> Any:
+        return kernels(steps, wanted)[:-1]
+
+    monkeypatch.setattr(functions, "kernels", fewer)
+    with pytest.raises(UnfitError, match="differ"):
+        Made(lambda x: [pt.cumsum(x) * 2.0])
+    assert "numba" in caplog.text
