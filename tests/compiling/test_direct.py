@@ -24,6 +24,7 @@ from synkhronos._compiling.lean.c_functions import (
     SUCCESS,
     Place,
 )
+from synkhronos._compiling.lean.quadratics import SquaresOfRows, packed
 
 NUMBERS = np.array([0.3, -1.7, 2.5, 0.0, -0.0, 1.0, 40.0, -0.6, 1e-9, 3.0])
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 1e308, -1e308, 5e-324, 710.0, -746.0, 0.5, -0.5])
@@ -38,7 +39,7 @@ class Made:
         x = pt.vector("x", dtype="float64", shape=(length,))
         given = [pt.tensor(dtype=d.dtype.name, shape=(None,) * d.ndim) for d in data]
         found = build(x, *given)
-        vector = pt.concatenate([v.astype("float64").ravel() for v in found])
+        vector = pt.concatenate([pt.as_tensor(v).astype("float64").ravel() for v in found])
         outputs = [vector.size.astype("float64"), vector]
         self.places = [Place.of(d, _WORDS * at, _WORDS * at + 1) for at, d in enumerate(data)]
         graph = FunctionGraph([x, *given], outputs, clone=True)
@@ -236,6 +237,14 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     ),
     "lags": (lambda x, m: [(m[2:] - m[1:-1] * x[0] - m[:-2] * x[1]).sum(axis=0)], (M,)),
     "of data alone": (lambda x, m: [m.sum(axis=1), pt.exp(m).sum() * x[0]], (M,)),
+    "squares of rows": (
+        lambda x, numbers: SquaresOfRows()(x[:6], pt.exp(x[6] * 0.1), numbers),
+        (packed([9.0, 0.5, 0.0, 1.5], M[:6], M[0], M[1:7], M[9]),),
+    ),
+    "squares of rows by one": (
+        lambda x, numbers: SquaresOfRows()(x[:1], pt.exp(x[6] * 0.1), numbers),
+        (packed([9.0, 0.0, 1.0, 1.5], np.eye(1), M[0, :1], M[1:2, :1], M[9, :1]),),
+    ),
     "much memory": (
         lambda x, m: [
             (pt.exp(m * x[0]).sum(axis=0) * pt.log1p(pt.exp(m * x[0]).sum(axis=1)).sum()).sum()

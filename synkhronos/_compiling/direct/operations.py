@@ -1,4 +1,10 @@
-"""The steps of a graph's operations, in an order."""
+"""The steps of a graph's operations, in an order.
+
+An operation that moves no numbers is a view of its operand: axes, parts, and shapes where the
+memory allows it. Every other result has memory of its own, also where PyTensor would write into an
+operand. All lengths are known, and parts are named by constants. An operation, or a form of it,
+that is not here raises `UnfitError`: the graph is numba's then.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +53,10 @@ from synkhronos._compiling.direct.steps import (
 )
 from synkhronos._compiling.direct.unfit import UnfitError
 from synkhronos._compiling.lean.op import Lean
+from synkhronos._compiling.lean.quadratics import HEAD, OUTSIDE, SMALLEST, SquaresOfRows
 
 _LARGE = 1 << 16  # elements of a constant
+_MOST_COEFFICIENTS = 48
 _MOST_PRODUCTS = 1 << 13  # multiplications of a product: BLAS needs less time for more
 
 
@@ -175,18 +183,62 @@ class Steps:
             self._append(Check(condition.shape, [condition]))
         return [value]
 
+    @_of.register(SquaresOfRows)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        coefficients, scale, numbers = (self.of(v) for v in node.inputs)
+        [width] = coefficients.shape
+        if width > _MOST_COEFFICIENTS:
+            raise UnfitError(f"{op} of {width} coefficients")
+        ends = np.cumsum([HEAD, width, width, width * (width + 1) // 2]).tolist()
+        parts = zip([0, *ends], [*ends, numbers.shape[0]], strict=True)
+        head, centre, rest, upper, flat = (numbers.part([slice(*ends)]) for ends in parts)
+        joined = flat.reshaped((width, width))
+        assert joined is not None
+        # the triangle as a matrix, whose other elements are any of them times 0
+        above = np.triu(np.ones((width, width)))
+        places = (np.cumsum(above).reshape(width, width) - 1).astype(np.int64)
+        root, square = self._vector(width * width), (width, width)
+        chosen = View.whole(root.buffer, square)
+        self._append(Gather(square, [_of_array(places)], upper, (0,), (), chosen))
+        root = self._by(ps.mul, chosen, _of_array(above))
+        left = self._by(ps.sub, self._product(joined, coefficients), centre)
+        left = self._by(ps.sub, rest, self._product(root, left))
+        distance = self._by(ps.true_div, left, scale)
+        smallest = self._by(ps.true_div, head.part([SMALLEST]), scale)
+        squares = self._by(ps.add, self._product(distance, distance), self._by(ps.sqr, smallest))
+        half = self._by(ps.mul, squares, _of_array(np.array(-0.5)))
+        slope = self._product(joined.moved([1, 0]), self._product(root.moved([1, 0]), distance))
+        return [
+            self._by(ps.sub, half, head.part([OUTSIDE])),
+            self._by(ps.true_div, slope, scale),
+        ]
+
+    def _vector(self, length: int) -> View:
+        return View.whole(Buffer(length, "float64"), (length,))
+
+    def _by(self, op: Any, *given: View) -> View:
+        """A function of numbers for each element of arrays."""
+        shape = np.broadcast_shapes(*[view.shape for view in given])
+        found = View.whole(Buffer(math.prod(shape), "float64"), shape)
+        self._append(Map(shape, [view.broadcast(shape) for view in given], op, [found]))
+        return found
+
     @_of.register(Dot)
     def _(self, op: Any, node: Apply) -> list[View]:
         a, b = (self.of(v) for v in node.inputs)
-        out = self._new(node.outputs[0])
+        return [self._product(a, b, node.outputs[0].type.dtype)]
+
+    def _product(self, a: View, b: View, dtype: str = "float64") -> View:
+        """The product of vectors and matrices."""
         # axes: rows of a, what is summed, columns of b
         rows, columns = a.shape[:-1], b.shape[1:]
         space = (*rows, a.shape[-1], *columns)
         if math.prod(space) > _MOST_PRODUCTS:
-            raise UnfitError(f"{op} of {space}")
+            raise UnfitError(f"a product of {space}")
         if not a.shape[-1]:
-            raise UnfitError(f"{op} of nothing")
-        summed = len(rows)
+            raise UnfitError("a product of nothing")
+        shape, summed = (*rows, *columns), len(rows)
+        out = View.whole(Buffer(math.prod(shape), dtype), shape)
         one = a.moved([*range(len(a.shape)), *["x"] * len(columns)]).broadcast(space)
         other = b.moved([*["x"] * len(rows), *range(len(b.shape))]).broadcast(space)
         product = View.whole(Buffer(math.prod(space), out.dtype), space)
@@ -194,8 +246,11 @@ class Steps:
         strides = iter(out.strides)
         wide = tuple(0 if axis == summed else next(strides) for axis in range(len(space)))
         into = View(out.buffer, space, wide)
-        self._append(Reduce(space, [product], ps.add, out.dtype, into, (summed,)))
-        return [out]
+        if a.shape[-1] == 1:
+            self.copied(product.part([*[slice(None)] * summed, 0]), out)
+        else:
+            self._append(Reduce(space, [product], ps.add, out.dtype, into, (summed,)))
+        return out
 
     @_of.register(MakeVector)
     def _(self, op: Any, node: Apply) -> list[View]:

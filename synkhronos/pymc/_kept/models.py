@@ -30,7 +30,6 @@ from synkhronos.pymc._kept.graphs import Graphs
 
 log = logging.getLogger("synkhronos")
 
-_BY_LENGTHS = b"by the lengths of data"  # in place of a model that is kept for each of them
 _KEYED = {"backend", "var_names", "initial_points"}  # arguments of nutpie that a key can have
 
 
@@ -163,11 +162,8 @@ class KeptModel:
         others = asked.keys() - _KEYED or asked.get("backend", "numba") != "numba"
         known = not others and bool(self.form or self._is_own)
         key = self._key_of(asked) if known else None
-        if key is not None and (entry := self._entry(key)) is not None:
-            try:
-                return unpacked(entry, self.graphs)
-            except Exception as exc:  # of another version of PyTensor's operations, such as a wheel
-                log.debug("what is kept of the model cannot be loaded: %s", exc)
+        if key is not None and (found := self._unpacked(key)) is not None:
+            return found
         prepare, self.prepare = self.prepare, _nothing
         prepare()
         found = compile_model(self.with_graph() if known else self.model, **given)
@@ -175,8 +171,7 @@ class KeptModel:
             return found
         try:
             entry = packed(found, self.graphs)
-            if is_fixed(found):
-                self._folder.write(key, _BY_LENGTHS)
+            if is_fixed(found) and self._folder.read(key) is not None:
                 key = self._of_lengths(key)
             self._folder.write(key, entry)
             if self.form:
@@ -185,10 +180,17 @@ class KeptModel:
             log.debug("the compiled model is not kept: %s", exc)
         return found
 
-    def _entry(self, key: str) -> bytes | None:
-        """The model that is kept: for all lengths of data, or for those that they have now."""
-        found = self._folder.read(key)
-        return self._folder.read(self._of_lengths(key)) if found == _BY_LENGTHS else found
+    def _unpacked(self, key: str) -> Any:
+        """The compiled model of a key; None if it is not kept, or for data of other lengths."""
+        for of_lengths in (False, True):
+            entry = self._folder.read(self._of_lengths(key) if of_lengths else key)
+            if entry is None:
+                return None
+            try:
+                return unpacked(entry, self.graphs)
+            except Exception as exc:  # of another version of PyTensor's operations, such as a wheel
+                log.debug("what is kept of the model cannot be loaded: %s", exc)
+        return None
 
     def _of_lengths(self, key: str) -> str:
         return graph_key([], [], key, [np.shape(value) for value in self.graphs.values()])
