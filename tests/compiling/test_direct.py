@@ -379,6 +379,11 @@ def test_other_operations_are_left_to_numba(build: Callable[..., Sequence[Any]])
         Made(build)
 
 
+def test_large_data_are_left_to_numba() -> None:
+    with pytest.raises(UnfitError, match="large"):
+        Made(lambda x, m: [pt.exp(m).sum() * x], np.zeros(2**18 + 1))
+
+
 def test_code_that_computes_something_else_is_not_taken(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -50,25 +50,37 @@ class Flat:
             known.update(zip(node.outputs, found, strict=True))
         return [known.get(v, v) for v in graph.outputs]
 
-    def values(self, given: Sequence[Any]) -> Mapping[Variable, Any]:
-        """The values of all variables, by PyTensor's code in Python.
+    def evaluated(self, given: Sequence[Any]) -> tuple[dict[Variable, tuple[int, ...]], list[Any]]:
+        """The shapes of all variables, and the values of the outputs, by PyTensor's code in Python.
 
-        Operations in place get copies, since all values stay.
+        Values are freed when no operation needs them any more.
         """
         found: dict[Variable, Any] = dict(zip(self.inputs, given, strict=True))
+        shapes = {v: np.shape(value) for v, value in found.items()}
+        last = {v: node for node in self.nodes for v in node.inputs}
+        kept = {*self.inputs, *self.outputs}
         for node in self.nodes:
-            written = {at for places in node.op.destroy_map.values() for at in places}
             values = [v.data if isinstance(v, Constant) else found[v] for v in node.inputs]
-            values = [np.copy(v) if at in written else v for at, v in enumerate(values)]
-            if isinstance(node.op, Elemwise):
-                kinds = [v.type.dtype for v in node.outputs]
-                results = _elementwise(node.op.scalar_op, values, kinds)
-            else:
-                cells: list[list[Any]] = [[None] for _ in node.outputs]
-                node.op.perform(node, values, cells)
-                results = [cell[0] for cell in cells]
-            found.update(zip(node.outputs, results, strict=True))
-        return found
+            for v, value in zip(node.outputs, _results(node, values), strict=True):
+                shapes[v] = np.shape(value)
+                if v in last or v in kept:
+                    found[v] = value
+            for v in set(node.inputs) - kept:
+                if last[v] is node:
+                    found.pop(v, None)
+        outputs = [v.data if isinstance(v, Constant) else found[v] for v in self.outputs]
+        return shapes, outputs
+
+
+def _results(node: Apply, values: Sequence[Any]) -> list[Any]:
+    """The results of an operation, which writes into none of the values that it is given."""
+    if isinstance(node.op, Elemwise):
+        return _elementwise(node.op.scalar_op, values, [v.type.dtype for v in node.outputs])
+    written = {at for places in node.op.destroy_map.values() for at in places}
+    values = [np.copy(v) if at in written else v for at, v in enumerate(values)]
+    cells: list[list[Any]] = [[None] for _ in node.outputs]
+    node.op.perform(node, values, cells)
+    return [cell[0] for cell in cells]
 
 
 def _elementwise(op: Any, values: Sequence[Any], dtypes: Sequence[str]) -> list[Any]:

@@ -38,6 +38,7 @@ log = logging.getLogger("synkhronos")
 _WORD, _DOUBLE, _BYTE = ir.IntType(64), ir.DoubleType(), ir.IntType(8)
 _STACK = 1 << 18  # bytes: more memory is allocated in each call
 _MOST = 1 << 22  # bytes
+_MOST_NUMBERS = 1 << 18  # of data: with more, compiling takes less time than sampling
 _LINE = 64  # bytes, of the processor's cache
 _CLOSE = 1e-9  # of the largest number
 
@@ -65,15 +66,16 @@ def c_function(
     UnfitError
         The graph has something that has no code here, or the function computes something else.
     """
+    if sum(d.size for d in data) > _MOST_NUMBERS:
+        raise UnfitError("its data are large")
     flat = Flat(graph)
     [size, *_] = lengths
     point = 0.1 * np.sin(np.arange(1.0, size + 1))
     arrays = [point, *data]
     try:
-        values = flat.values(arrays)
+        shapes, expected = flat.evaluated(arrays)
     except Exception as exc:  # PyTensor's code in Python is another one than numba's
         raise UnfitError(f"it cannot be evaluated: {exc}") from exc
-    shapes = {v: np.shape(value) for v, value in values.items()}
     given = [
         View.whole(Buffer(d.size, d.dtype.name, argument=at), d.shape)
         for at, d in enumerate(arrays)
@@ -86,7 +88,7 @@ def c_function(
         steps.copied(found, out)
         wanted.append(out)
     made = _Function(steps, given, places, lengths, wanted).made()
-    _compare(made, arrays, places, lengths, [values[v] for v in flat.outputs])
+    _compare(made, arrays, places, lengths, expected)
     return replace(made, fixed=True)
 
 
