@@ -16,8 +16,8 @@ from pytensor.raise_op import assert_op
 from synkhronos._compiling.direct import functions
 from synkhronos._compiling.direct.functions import c_function
 from synkhronos._compiling.direct.unfit import UnfitError
+from synkhronos._compiling.kept.machine_code import ANOTHER_LENGTH
 from synkhronos._compiling.lean.c_functions import (
-    ANOTHER_LENGTH,
     FAILED,
     NOT_FINITE_GRADIENT,
     NOT_FINITE_VALUE,
@@ -173,6 +173,14 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "chosen": (
         lambda x, i: [x[i], pt.exp(x[i] * 0.1), x[i].sum(), (x[:, None] * x[:2])[i]],
         (PLACES,),
+    ),
+    "chosen of one": (
+        lambda x, i: [
+            pt.exp(x[:1])[i] * x[1],
+            pt.inc_subtensor((x[:1] * 2.0)[i], x[3:4]) * 3.0,
+            pt.set_subtensor((x[:1] * 2.0)[i], x[3:4]) * 3.0,
+        ],
+        (np.array([0]),),
     ),
     "chosen columns": (lambda x, m, i: [(m * x[:, None])[:, i]], (M, np.array([5, 1, 1, -6]))),
     "chosen by matrices": (lambda x, i: [x[i]], (PAIRS,)),
@@ -337,6 +345,35 @@ def test_data_of_other_lengths_are_refused() -> None:
     np.testing.assert_allclose(found, other @ NUMBERS[:6])
     for wrong in (M[:4], M[:, :3].copy(), np.vstack([M, M])):
         assert made.at(NUMBERS, wrong)[0] == ANOTHER_LENGTH
+
+
+LENGTHS: dict[str, tuple[Callable[..., Any], np.ndarray, np.ndarray]] = {
+    "filled": (lambda x, n: pt.cumsum(pt.alloc(x[0], n)), np.array(4), np.array(5)),
+    "shaped": (
+        lambda x, n: pt.cumsum(x.reshape(n, ndim=2), axis=0),
+        np.array([2, 5]),
+        np.array([5, 2]),
+    ),
+    "divided": (
+        lambda x, n: pt.split(x, n, n_splits=2)[0],
+        np.array([4, 6], np.int8),
+        np.array([6, 4], np.int8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_data_that_are_other_lengths_are_refused(name: str) -> None:
+    build, data, others = LENGTHS[name]
+    made = Made(lambda x, n: [build(x, n)], data)
+    made.check(NUMBERS)
+    assert made.at(NUMBERS, data.copy())[0] == SUCCESS
+    assert made.at(NUMBERS, others)[0] == ANOTHER_LENGTH
+
+
+def test_lengths_that_follow_from_the_point_are_left_to_numba() -> None:
+    with pytest.raises(UnfitError, match="lengths"):
+        Made(lambda x: [pt.cumsum(pt.alloc(x[0], (x[1] > 0).astype("int64") + 3))])
 
 
 def test_another_length_of_the_point_is_refused() -> None:

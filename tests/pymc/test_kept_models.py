@@ -39,7 +39,7 @@ from synkhronos._compiling.kept.keys import graph_key
 from synkhronos._errors import InputError
 from synkhronos.pymc._chains import sampling
 from synkhronos.pymc._density import step_methods
-from synkhronos.pymc._density.nutpie import compiled_soon
+from synkhronos.pymc._density.nutpie import compiled_soon, data_stay
 from synkhronos.pymc._density.op import DividedLogp
 from synkhronos.pymc._kept import copies, entry, estimate, graphs, models
 from synkhronos.pymc._kept.estimate import Estimate
@@ -679,6 +679,31 @@ def test_code_for_some_lengths_is_not_taken_for_others(folder: Folder) -> None:
     assert entry.is_fixed(entry.unpacked(kept, first.graphs))
     with pytest.raises(Unkeyed, match="other lengths"):
         entry.unpacked(kept, other.graphs)
+
+
+def test_code_for_data_that_are_lengths_is_not_taken_for_others(folder: Folder) -> None:
+    """Their arrays have the same lengths, and the graphs the same key."""
+    first, same, other = (
+        models.KeptModel(Graphs(made(lambda n=n: _walk_of(n))), folder) for n in (5, 5, 7)
+    )
+    assert first.graphs.key == other.graphs.key
+    token = data_stay.set(True)
+    try:
+        with compiled_soon():
+            found = nutpie.compile_pymc_model(first.model)
+    finally:
+        data_stay.reset(token)
+    assert entry.is_fixed(found)
+    kept = entry.packed(found, first.graphs)
+    assert entry.is_fixed(entry.unpacked(kept, same.graphs))
+    with pytest.raises(Unkeyed, match="other lengths"):
+        entry.unpacked(kept, other.graphs)
+
+
+def _walk_of(steps: int) -> None:
+    step = pm.Normal("step", 0, 1)
+    walk = pt.cumsum(pt.alloc(step, pm.Data("steps", np.array(steps))))
+    pm.Potential("y", -pt.exp(walk).sum())
 
 
 def _mean_of(rows: int) -> None:

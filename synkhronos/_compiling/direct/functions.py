@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,9 +20,8 @@ from synkhronos._compiling.direct.loops import Loop
 from synkhronos._compiling.direct.operations import Steps
 from synkhronos._compiling.direct.scalars import FLAGS, stored_type
 from synkhronos._compiling.direct.unfit import UnfitError
-from synkhronos._compiling.kept.machine_code import CFunction
+from synkhronos._compiling.kept.machine_code import ANOTHER_LENGTH, CFunction
 from synkhronos._compiling.lean.c_functions import (
-    ANOTHER_LENGTH,
     FAILED,
     NOT_EXPANDED,
     NOT_FINITE_GRADIENT,
@@ -40,6 +38,7 @@ _STACK = 1 << 18  # bytes: more memory is allocated in each call
 _MOST = 1 << 22  # bytes
 _MOST_NUMBERS = 1 << 18  # of data: with more, compiling takes less time than sampling
 _LINE = 64  # bytes, of the processor's cache
+_MOST_LENGTHS = 16  # in an array of the data
 _CLOSE = 1e-9  # of the largest number
 
 
@@ -55,7 +54,8 @@ def c_function(
     graph : FunctionGraph
         Its inputs are the point and the data; its outputs a vector, after a value if there are two.
     data : sequence of array
-        In C order. The function fits all data of these lengths.
+        In C order. The function fits all data of these lengths, and refuses others. Where lengths
+        of other arrays are numbers of the data, it refuses other numbers.
     places : sequence of Place
         Which words of the record are the addresses and lengths of the data.
     lengths : sequence of int
@@ -87,7 +87,10 @@ def c_function(
         out = View.whole(Buffer(math.prod(found.shape), "float64", argument=-1), found.shape)
         steps.copied(found, out)
         wanted.append(out)
-    made = _Function(steps, given, places, lengths, wanted).made()
+    measured = {view.buffer: arrays[given.index(view)] for view in steps.measured}
+    if any(d.dtype.kind not in "iu" or d.size > _MOST_LENGTHS for d in measured.values()):
+        raise UnfitError("lengths are computed")
+    made = _Function(steps, given, places, lengths, wanted, measured).made()
     _compare(made, arrays, places, lengths, expected)
     return replace(made, fixed=True)
 
@@ -113,9 +116,7 @@ def _compare(
         words |= {place.lengths + axis: n for axis, n in enumerate(d.shape)}
     record = np.array([words.get(at, 0) for at in range(max(words) + 1)], np.int64)
     found = [np.full(np.shape(e), np.nan) for e in expected][::-1]
-    called = [each.ctypes.data for each in (point, *found, record)]
-    kinds = [*[ctypes.c_int64] * len(lengths), *[ctypes.c_void_p] * len(called)]
-    ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(function.address)(*lengths, *called)
+    function(lengths, [point, *found, record])
     for got, e in zip(found, expected[::-1], strict=True):
         wanted = np.asarray(e, np.float64)
         size = np.abs(wanted[np.isfinite(wanted)]).max(initial=1.0)
@@ -132,10 +133,11 @@ class _Function:
         places: Sequence[Place],
         lengths: Sequence[int],
         wanted: Sequence[View],
+        measured: Mapping[Buffer, np.ndarray],
     ) -> None:
         self._kernels = kernels(steps.steps, wanted)
         self._arguments, self._given = arguments, places
-        self._lengths, self._wanted = lengths, wanted
+        self._lengths, self._wanted, self._measured = lengths, wanted, measured
         self._name = f"synkhronos_{uuid.uuid4().hex}"
         self._module = ir.Module(self._name)
         flags = FLAGS if config.numba__fastmath else ()
@@ -174,6 +176,11 @@ class _Function:
                 another = b.or_(another, differs)
         with b.if_then(another, likely=False):
             b.ret(_WORD(ANOTHER_LENGTH))
+        for buffer, value in self._measured.items():
+            for at, n in enumerate(value.flat):
+                number = b.load(b.gep(self._addressed[buffer], [_WORD(at)]))
+                with b.if_then(b.icmp_signed("!=", number, number.type(int(n))), likely=False):
+                    b.ret(_WORD(ANOTHER_LENGTH))
         free = self._allocate()
         outside: ir.Value = _WORD(0)
         for loop in self._loops:

@@ -61,7 +61,7 @@ def kernels(steps: Sequence[Step], wanted: Sequence[View]) -> list[Kernel]:
         for view in _reads(step):
             held = view.buffer in kernel.made and kernel.holds(view) and not _is_table(step, view)
             for at in writers.get(view.buffer, ()):
-                if at != place or not (held or not space):
+                if at != place or _is_table(step, view) or not (held or not space):
                     found[at].stored.add(view.buffer)
             readers[view.buffer] = max(place, readers.get(view.buffer, 0))
         kernel.steps.append(step)

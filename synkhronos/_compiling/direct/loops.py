@@ -204,6 +204,7 @@ class Loop:
                 self._put(self._loaded(step.table.buffer, place), step.into, index, made)
             elif isinstance(step, Scatter):
                 self._scatter(step, given, index)
+                made.pop(step.table.buffer, None)
             elif isinstance(step, Accumulate):
                 self._add_up(step, given[0], index)
             elif isinstance(step, Reduce):

@@ -2,8 +2,9 @@
 
 An operation that moves no numbers is a view of its operand: axes, parts, and shapes where the
 memory allows it. Every other result has memory of its own, also where PyTensor would write into an
-operand. All lengths are known, and parts are named by constants. An operation, or a form of it,
-that is not here raises `UnfitError`: the graph is numba's then.
+operand. All lengths are known, and parts are named by constants. Lengths that are numbers of data
+are those of the data that the steps were made with. An operation, or a form of it, that is not here
+raises `UnfitError`: the graph is numba's then.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class Steps:
     Attributes
     ----------
     steps : list of Step
+    measured : list of View
+        Arguments whose numbers are lengths of arrays.
     """
 
     def __init__(
@@ -84,9 +87,11 @@ class Steps:
         self._views = dict(inputs)
         self._shapes = shapes
         self.steps: list[Step] = []
+        self._measured = set[Variable]()
         for node in nodes:
             found = self._of(node.op, node)
             self._views.update(zip(node.outputs, found, strict=True))
+        self.measured = [self._views[v] for v in self._measured]
 
     def of(self, variable: Variable) -> View:
         """The array of a variable."""
@@ -102,6 +107,21 @@ class Steps:
     def _append(self, step: Step) -> None:
         if math.prod(step.space):
             self.steps.append(step)
+
+    def _measure(self, found: Sequence[Any], given: Sequence[Variable]) -> None:
+        """Note which arguments the lengths of arrays follow from, by more than their own."""
+        if all(None not in v.type.shape for v in found):
+            return
+        asked, seen = list(given), set[Variable]()
+        while asked:
+            v = asked.pop()
+            if v in seen or isinstance(v, Constant):
+                continue
+            seen.add(v)
+            if v.owner is None:
+                self._measured.add(v)
+            elif not isinstance(v.owner.op, ShapeOp | Shape_i):
+                asked += v.owner.inputs
 
     def _new(self, variable: Any, shape: Shape | None = None) -> View:
         shape = self._shapes[variable] if shape is None else shape
@@ -142,6 +162,7 @@ class Steps:
 
     @_of.register(Reshape)
     def _(self, op: Any, node: Apply) -> list[View]:
+        self._measure(node.outputs, node.inputs[1:])
         shape, given = self._shapes[node.outputs[0]], self.of(node.inputs[0])
         if (found := given.reshaped(shape)) is not None:
             return [found]
@@ -272,6 +293,7 @@ class Steps:
 
     @_of.register(Split)
     def _(self, op: Any, node: Apply) -> list[View]:
+        self._measure(node.outputs, node.inputs[1:])
         given, begin, found = self.of(node.inputs[0]), 0, []
         for v in node.outputs:
             end = begin + self._shapes[v][op.axis]
@@ -281,10 +303,12 @@ class Steps:
 
     @_of.register(Alloc)
     def _(self, op: Any, node: Apply) -> list[View]:
+        self._measure(node.outputs, node.inputs[1:])
         return [self.of(node.inputs[0]).broadcast(self._shapes[node.outputs[0]])]
 
     @_of.register(AllocEmpty)
     def _(self, op: Any, node: Apply) -> list[View]:
+        self._measure(node.outputs, node.inputs)
         return [self._new(node.outputs[0])]
 
     @_of.register(ShapeOp)

@@ -35,6 +35,7 @@ _TYPE, _SIZE, _ITEMS = 8, 16, 24
 _NDIM, _DTYPE, _FLAGS = 24, 56, 64
 _ORDER, _NUMBER = 26, 28
 _DIGEST = 20  # bytes of numba's digests of pickles
+ANOTHER_LENGTH = -1  # what a C function returns that was made for other lengths
 _GUARD = "synkhronos_guard"
 # what the guard names: the classes that it looks for, and the callable for other arguments
 _ARRAY, _GENERATOR, _OTHER = (f"{_GUARD}_{name}" for name in ("array", "generator", "other"))
@@ -183,6 +184,12 @@ class CFunction:
         """
         address, held = code.placed({})
         return cls(address, code, held)
+
+    def __call__(self, numbers: Sequence[int], arrays: Sequence[np.ndarray]) -> int:
+        """Call the function with numbers and the addresses of arrays."""
+        kinds = [*[ctypes.c_int64] * len(numbers), *[ctypes.c_void_p] * len(arrays)]
+        function = ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(self.address)
+        return int(function(*numbers, *(array.ctypes.data for array in arrays)))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from synkhronos._compiling.kept.machine_code import CFunction
+from synkhronos._compiling.kept.machine_code import ANOTHER_LENGTH, CFunction
 from synkhronos._compiling.lean.machine_code import linked
 from synkhronos._libraries.numba import (
     ALLOC_FLAG_IDX,
@@ -36,7 +36,7 @@ from synkhronos._libraries.numba import (
 )
 
 SUCCESS, FAILED, NOT_FINITE_GRADIENT, NOT_FINITE_VALUE = 0, 1, 3, 4
-ANOTHER_LENGTH, NOT_EXPANDED = -1, -2
+NOT_EXPANDED = -2
 _CODE = _WORD = ir.IntType(64)
 _NUMBERS = ir.DoubleType().as_pointer()
 Typed = tuple[types.Type, ir.Value]

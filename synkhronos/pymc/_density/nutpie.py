@@ -138,7 +138,9 @@ def _has_lengths(variable: Any) -> bool:
     """Whether data have the same lengths as long as a compiled model lives."""
     if variable.owner is not None:
         return all(map(_has_lengths, variable.owner.inputs))
-    return isinstance(variable, Data) or None not in variable.type.shape
+    # integers may be lengths of other arrays
+    known = None not in variable.type.shape and variable.type.dtype.startswith("float")
+    return isinstance(variable, Data) or known
 
 
 def _soon(step_methods: StepMethods | None) -> Callable[..., object]:

@@ -15,7 +15,7 @@ from pytensor.tensor.type import TensorType
 from synkhronos._compiling.compile_cache import uncacheable
 from synkhronos._compiling.data.lifted import Data, digest
 from synkhronos._compiling.kept.digests import Unkeyed
-from synkhronos._compiling.kept.machine_code import CFunction
+from synkhronos._compiling.kept.machine_code import ANOTHER_LENGTH, CFunction
 from synkhronos._compiling.kept.pickles import pickled, unpickled
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._density.nutpie import recorded
@@ -80,6 +80,10 @@ def unpacked(entry: bytes, graphs: Graphs) -> Any:
     data, record = recorded(keys, values)
     functions = map(CFunction.of, found["codes"])
     log_density, expansion = (replace(f, fixed=found["fixed"]) for f in functions)
+    if found["fixed"]:
+        size, expanded = plain["_n_dim"], plain["n_expanded"]
+        _refuse_other_lengths(log_density, [size], [size, size, 1], record)
+        _refuse_other_lengths(expansion, [size, expanded], [size, expanded], record)
     free = {name: lengths[name] for name in names[: len(graphs.model.free_RVs)]}
     dims, coords = NUTPIE.get("_prepare_dims_and_coords")(
         _named(graphs.model), plain["shape_info"], plain["reparameterized_names"]
@@ -98,6 +102,19 @@ def unpacked(entry: bytes, graphs: Graphs) -> Any:
         logp_func=None,
         expand_func=None,
     )
+
+
+def _refuse_other_lengths(
+    function: CFunction, numbers: Sequence[int], lengths: Sequence[int], record: np.ndarray
+) -> None:
+    """Raise if code is for other numbers of data that are lengths: only the code knows them.
+
+    Raises
+    ------
+    Unkeyed
+    """
+    if function(numbers, [*map(np.zeros, lengths), record]) == ANOTHER_LENGTH:
+        raise Unkeyed("its code is for other lengths")
 
 
 # an array of the record: its number among the data; or the numbers of a computation of data and of
