@@ -700,6 +700,19 @@ def test_code_for_data_that_are_lengths_is_not_taken_for_others(folder: Folder) 
         entry.unpacked(kept, other.graphs)
 
 
+def test_a_fault_of_the_small_compiler_leaves_a_model_to_numba(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def wrong(*_: object) -> None:
+        raise KeyError("a buffer")
+
+    monkeypatch.setattr(functions, "c_function", wrong)
+    with compiled_soon():
+        found = nutpie.compile_pymc_model(made(lambda: _mean_of(210)))
+    assert not entry.is_fixed(found)
+    assert "numba" in caplog.text
+
+
 def _walk_of(steps: int) -> None:
     step = pm.Normal("step", 0, 1)
     walk = pt.cumsum(pt.alloc(step, pm.Data("steps", np.array(steps))))

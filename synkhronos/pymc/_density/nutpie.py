@@ -219,7 +219,13 @@ def _compiled(
     def for_these_lengths(function: Any, read: Sequence[Variable], *numbers: int) -> Any:
         functions: Any = importlib.import_module("synkhronos._compiling.direct.functions")
         values = [data[keys[v]] for v in read]
-        return functions.c_function(function.maker.linker.graph, values, arrays(read), numbers)
+        try:
+            return functions.c_function(function.maker.linker.graph, values, arrays(read), numbers)
+        except (UnfitError, NameGone):
+            raise
+        except Exception as exc:  # a fault there is no reason for a model not to be sampled
+            log.warning("code of a log-density cannot be written, numba compiles it: %r", exc)
+            raise UnfitError(str(exc)) from exc
 
     made = None
     if data_stay.get() or all(map(_has_lengths, keys)):
