@@ -260,7 +260,7 @@ def sample(
     proved, and measured where there are more cores than chains, which takes some seconds. A model
     that nutpie sampled on this machine before is not compiled again, in any process, and draws are
     the same. With other data it is compiled again if its log-density was made faster, since that is
-    proved for its data, or if their lengths differ, which takes about half a second. To switch
+    proved for its data, or if their lengths differ, which takes about a second. To switch
     this off, give `keep`, or set SYNKHRONOS_KEEP=0.
 
     With the same random_seed and the same way, draws are bit-identical. In another way or with
