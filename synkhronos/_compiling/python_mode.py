@@ -27,7 +27,7 @@ from synkhronos._compiling.array_loops import ArrayLoop
 MOST_OPERANDS = (
     31  # of an operation with one result: PyTensor's Elemwise refuses more than 32 in all
 )
-_OF_ARRAYS = {  # by name, as PyTensor imports them
+OF_ARRAYS = {  # by name, as PyTensor imports them
     kind: f"{array_functions.__name__}.{function.__name__}"
     for kind, function in (
         (Softplus, array_functions.softplus),
@@ -78,7 +78,7 @@ def _of_arrays(fgraph: FunctionGraph, node: Apply) -> Any:
     del fgraph
     if isinstance(node.op.scalar_op, ScalarLoop) and node.outputs[0].type.ndim:
         return ArrayLoop(node.op.scalar_op)(*node.inputs, return_list=True)
-    name = _OF_ARRAYS.get(type(node.op.scalar_op))
+    name = OF_ARRAYS.get(type(node.op.scalar_op))
     if name is None or node.op.nfunc_spec is not None:
         return None
     spec = (name, len(node.inputs), 1)

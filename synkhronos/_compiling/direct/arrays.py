@@ -32,11 +32,6 @@ class Buffer:
     argument: int | None = None
     constant: np.ndarray | None = None
 
-    @property
-    def is_own(self) -> bool:
-        """Whether the function writes into it."""
-        return self.argument is None and self.constant is None
-
 
 @dataclass(frozen=True)
 class View:

@@ -14,6 +14,7 @@ from pytensor.scalar import basic as ps
 from pytensor.scalar.basic import Composite
 from pytensor.tensor.elemwise import Elemwise
 
+from synkhronos._compiling.python_mode import OF_ARRAYS
 from synkhronos._compiling.vectorised.op import Vectorised
 
 _FOLDED = ps.Add, ps.Mul, ps.Maximum, ps.Minimum, ps.AND, ps.OR, ps.XOR
@@ -116,7 +117,7 @@ def _function(op: Any) -> Callable[..., Any]:
     """A function of arrays."""
     if isinstance(op, ps.Cast | ps.Identity):
         return np.asarray
-    name = (getattr(op, "nfunc_spec", None) or ("",))[0]
+    name = OF_ARRAYS.get(type(op)) or (getattr(op, "nfunc_spec", None) or ("",))[0]
     module, _, name = name.rpartition(".")
     found = getattr(import_module(module or "numpy"), name, None) if name else None
     if found is None:

@@ -207,7 +207,8 @@ class _Function:
             raise UnfitError(f"{total} bytes")
         free = None
         if total <= _STACK:
-            start = b.alloca(_BYTE, _WORD(max(total, 1)))
+            with b.goto_entry_block():  # elsewhere LLVM would move the stack in each call
+                start = b.alloca(_BYTE, _WORD(max(total, 1)))
             start.align = _LINE
         else:
             allocate = ir.Function(

@@ -101,9 +101,8 @@ class Loop:
         if any(isinstance(step, Gather | Scatter | Check) for step in self._kernel.steps):
             self._wrong = builder.alloca(ir.IntType(1))
             builder.store(ir.Constant(ir.IntType(1), 0), self._wrong)
-        self._kept: dict[
-            Reduce, tuple[ir.Value, int]
-        ] = {}  # accumulators, and the loop they are for
+        # accumulators, and the loop that they are for
+        self._kept: dict[Reduce, tuple[ir.Value, int]] = {}
         for step in self._kernel.steps:
             if isinstance(step, Reduce):
                 self._prepare(step)

@@ -68,8 +68,8 @@ class Steps:
     ----------
     inputs : mapping of Variable to View
     shapes : mapping of Variable to tuple of int
-    values : mapping of Variable to array
-        Those of one point.
+    nodes : sequence of Apply
+        In an order.
 
     Attributes
     ----------
@@ -123,9 +123,8 @@ class Steps:
             elif not isinstance(v.owner.op, ShapeOp | Shape_i):
                 asked += v.owner.inputs
 
-    def _new(self, variable: Any, shape: Shape | None = None) -> View:
-        shape = self._shapes[variable] if shape is None else shape
-        return View.whole(Buffer(math.prod(shape), variable.type.dtype), shape)
+    def _new(self, variable: Any) -> View:
+        return _memory(self._shapes[variable], variable.type.dtype)
 
     @singledispatchmethod
     def _of(self, op: Any, node: Apply) -> list[View]:
@@ -166,7 +165,7 @@ class Steps:
         shape, given = self._shapes[node.outputs[0]], self.of(node.inputs[0])
         if (found := given.reshaped(shape)) is not None:
             return [found]
-        copy = View.whole(Buffer(math.prod(shape), given.dtype), given.shape)
+        copy = _memory(given.shape, given.dtype)
         self.copied(given, copy)
         return [View.whole(copy.buffer, shape)]
 
@@ -218,9 +217,8 @@ class Steps:
         # the triangle as a matrix, whose other elements are any of them times 0
         above = np.triu(np.ones((width, width)))
         places = (np.cumsum(above).reshape(width, width) - 1).astype(np.int64)
-        root, square = self._vector(width * width), (width, width)
-        chosen = View.whole(root.buffer, square)
-        self._append(Gather(square, [_of_array(places)], upper, (0,), (), chosen))
+        chosen = _memory(places.shape, "float64")
+        self._append(Gather(places.shape, [_of_array(places)], upper, (0,), (), chosen))
         root = self._by(ps.mul, chosen, _of_array(above))
         left = self._by(ps.sub, self._product(joined, coefficients), centre)
         left = self._by(ps.sub, rest, self._product(root, left))
@@ -234,13 +232,10 @@ class Steps:
             self._by(ps.true_div, slope, scale),
         ]
 
-    def _vector(self, length: int) -> View:
-        return View.whole(Buffer(length, "float64"), (length,))
-
     def _by(self, op: Any, *given: View) -> View:
         """A function of numbers for each element of arrays."""
         shape = np.broadcast_shapes(*[view.shape for view in given])
-        found = View.whole(Buffer(math.prod(shape), "float64"), shape)
+        found = _memory(shape, "float64")
         self._append(Map(shape, [view.broadcast(shape) for view in given], op, [found]))
         return found
 
@@ -259,10 +254,10 @@ class Steps:
         if not a.shape[-1]:
             raise UnfitError("a product of nothing")
         shape, summed = (*rows, *columns), len(rows)
-        out = View.whole(Buffer(math.prod(shape), dtype), shape)
+        out = _memory(shape, dtype)
         one = a.moved([*range(len(a.shape)), *["x"] * len(columns)]).broadcast(space)
         other = b.moved([*["x"] * len(rows), *range(len(b.shape))]).broadcast(space)
-        product = View.whole(Buffer(math.prod(space), out.dtype), space)
+        product = _memory(space, dtype)
         self._append(Map(space, [one, other], ps.mul, [product]))
         strides = iter(out.strides)
         wide = tuple(0 if axis == summed else next(strides) for axis in range(len(space)))
@@ -375,6 +370,11 @@ class Steps:
         placed = (*[None] * first, *range(len(indices)), *[None] * after)
         begin = first + len(common)
         return wide, placed, (*range(first), *range(begin, begin + after))
+
+
+def _memory(shape: Shape, dtype: str) -> View:
+    """A new array."""
+    return View.whole(Buffer(math.prod(shape), dtype), shape)
 
 
 def _first_indexed(op: Any, count: int) -> int:

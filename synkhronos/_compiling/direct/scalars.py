@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -204,10 +203,6 @@ class Scalars:
         signature = ir.FunctionType(kind, [kind])
         function = self._b.module.declare_intrinsic(name, [kind], signature)
         return Number(self._b.call(function, [number.value]), number.dtype)
-
-    @cached_property
-    def one(self) -> Number:
-        return self.constant(1, "float64")
 
 
 def _is_unsigned(dtype: str) -> bool:
