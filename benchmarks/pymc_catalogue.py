@@ -406,16 +406,29 @@ def child(
             return {"outcome": "refused", "why": said(exc)} | timed("plain", alone)
         except Exception as exc:
             return {"outcome": "crashed", "why": f"mode {name}: {said(exc)}"}
-        wrong = {k: why for k in at if (why := difference(plain[name][k], other[k]))}
-        if wrong:
-            tell("the true values of the model are computed")
-            true = true_values(model, {k: at[k] for k in wrong})
-            nearer = all(is_nearer(plain[name][k], other[k], true[k]) for k in wrong)
-            if not nearer or found["outcome"] == "equal":
-                found["outcome"] = "nearer" if nearer else "differs"
-            listed = "; ".join(f"{k}: {why}{_true(true[k])}" for k, why in wrong.items())
-            found["why"] += f"[mode {name}] {listed} "
+        outcome, why = comparison(model, at, plain[name], other, tell)
+        if outcome == "differs" or found["outcome"] == "equal":
+            found["outcome"] = outcome
+        found["why"] += f"[mode {name}] {why} " * bool(why)
     return found
+
+
+def comparison(
+    model: Any,
+    at: dict[str, Point],
+    plain: Mapping[str, Valued],
+    other: Mapping[str, Valued],
+    tell: Callable[[str], object],
+) -> tuple[str, str]:
+    """Whether results of a changed model are equal or nearer, or differ; and what differs where."""
+    wrong = {k: why for k in at if (why := difference(plain[k], other[k]))}
+    if not wrong:
+        return "equal", ""
+    tell("the true values of the model are computed")
+    true = true_values(model, {k: at[k] for k in wrong})
+    nearer = all(is_nearer(plain[k], other[k], true[k]) for k in wrong)
+    listed = "; ".join(f"{k}: {why}{_true(true[k])}" for k, why in wrong.items())
+    return "nearer" if nearer else "differs", listed
 
 
 def _true(found: Valued | None) -> str:

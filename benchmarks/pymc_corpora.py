@@ -5,6 +5,8 @@ The collections are posteriordb and pymc-model-catalogue, in folders (`corpora.p
     equal      value and gradient of `synk.pymc.fast` are compared with plain at 9 points: at the
                start, at three near it, and at 3, 10, 40, 300 and 1,000 times a unit normal. Where
                they differ, both are compared with the true ones, in arithmetic of many digits
+    drawn      value, gradient and all variables of a draw are compared at the same points: by the C
+               functions that the sampler gets of `synk.pymc.sample`, and by those of `pm.sample`
     gradient   microseconds of the C function that the sampler gets: of `pm.sample` plain, of
                `pm.sample` with a copy by `fast`, of `synk.pymc.sample`, and of stanli's fast mode.
                They take turns, in one process with one thread. A compiled loop calls them, as a
@@ -17,9 +19,9 @@ The collections are posteriordb and pymc-model-catalogue, in folders (`corpora.p
                the reference draws, in Monte Carlo standard errors of both
 
     python benchmarks/pymc_corpora.py --posteriordb FOLDER --catalogue FOLDER [MODEL ...] [--stan]
-        [--steps equal,gradient,setup,sample] [--contenders pm.sample,fast,synk.pymc.sample,stanli]
-        [--jobs 2] [--seconds 300] [--minutes 30] [--gigabytes 8] [--with-stan] [--again]
-        [--tables-only] [--results benchmarks/results/corpora.json]
+        [--steps equal,drawn,gradient,setup,sample] [--jobs 2] [--seconds 300] [--minutes 30]
+        [--contenders pm.sample,fast,synk.pymc.sample,stanli] [--gigabytes 8] [--with-stan]
+        [--again] [--tables-only] [--results benchmarks/results/corpora.json]
         [--csv docs/figures/measured/pymc_corpora.csv] [--figure docs/figures/pymc_corpora.svg]
         [--readme README.rst]
 
@@ -58,9 +60,19 @@ from typing import Any
 import numpy as np
 from common import describe_machine, show
 from corpora import CATALOGUE, POSTERIORDB, Entry, entries
-from pymc_catalogue import child, load, names_of, said, side
+from pymc_catalogue import (
+    RELATIVE_VALUE,
+    Point,
+    child,
+    comparison,
+    load,
+    names_of,
+    points,
+    said,
+    side,
+)
 from pymc_metric import moments
-from sampler_functions import SamplerFunction, of_nutpie, of_stanli
+from sampler_functions import Results, SamplerFunction, of_nutpie, of_stanli, results_at
 from stan_peer import MISSING, installed
 from threadpoolctl import threadpool_limits
 
@@ -70,6 +82,7 @@ GRADIENTS = 20_000
 MOST_SECONDS = 2.0  # of gradients; the time of the rest is that of these
 PLAIN, OURS, STAN = "pm.sample", "synk.pymc.sample", "stanli"
 FAST = "fast"  # `pm.sample` of a copy
+DRAWN = "equal when drawn"
 TURNS, TURN = 25, 0.02  # of each function; seconds of one
 GIVEN = {"draws": 1000, "tune": 1000, "chains": 2, "random_seed": 1}
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "quiet": True}
@@ -92,6 +105,35 @@ def equal(entry: Entry, tell: Callable[[str], object]) -> Result:
     """Whether the faster model equals the plain one."""
     with threadpool_limits(1):
         return child(entry.path, entry.name, 0, ["default"], SCALES, tell)
+
+
+def drawn(entry: Entry, tell: Callable[[str], object]) -> Result:
+    """Whether the sampler gets functions of `synk.pymc.sample` that equal those of `pm.sample`."""
+    model, start = load(entry.path)
+    at = points(start, SCALES)
+    found: dict[str, dict[str, Results]] = {}
+    with threadpool_limits(1):
+        for contender in (PLAIN, OURS):
+            tell(f"{contender} is compiled")
+            compiled = compiled_by(contender, model)
+            found[contender] = {k: results_at(compiled, vector(model, p)) for k, p in at.items()}
+        valued = [{k: (r.value, r.gradient) for k, r in found[who].items()} for who in found]
+        outcome, why = comparison(model, at, *valued, tell)
+    unlike = [k for k in at if not alike(found[PLAIN][k].drawn, found[OURS][k].drawn)]
+    if unlike:
+        outcome, why = "differs", "; ".join([*[f"{k}: drawn variables" for k in unlike], why])
+    return {"outcome": outcome, "why": f"[sampler] {why}"}
+
+
+def alike(plain: np.ndarray, ours: np.ndarray) -> bool:
+    """Whether variables of a draw are equal wherever plain has a number."""
+    known = np.isfinite(plain)
+    return np.allclose(ours[known], plain[known], rtol=RELATIVE_VALUE, atol=RELATIVE_VALUE)
+
+
+def vector(model: Any, point: Point) -> np.ndarray:
+    """A point as the sampler has it."""
+    return np.concatenate([np.ravel(point[v.name]) for v in model.value_vars]).astype("float64")
 
 
 def gradient(entry: Entry, contenders: Sequence[str], tell: Callable[[str], object]) -> Result:
@@ -166,6 +208,17 @@ def seconds_of(function: SamplerFunction) -> float:
 
 def by_nutpie(contender: str, model: Any, start: Any) -> SamplerFunction:
     """The C function that the sampler of `pm.sample` or of ours gets."""
+    return of_nutpie(compiled_by(contender, model), vector(model, start))
+
+
+def compiled_by(contender: str, model: Any) -> Any:
+    """The compiled model that `pm.sample` or ours gives nutpie.
+
+    Raises
+    ------
+    ValueError
+        Another sampler is chosen.
+    """
     import nutpie
 
     def reached(compiled: Any, **_: Any) -> None:
@@ -177,12 +230,8 @@ def by_nutpie(contender: str, model: Any, start: Any) -> SamplerFunction:
         given = {**GIVEN, **QUIET, **({"adaptation": "diag"} if contender == OURS else {})}
         sampler(contender)(model=model, cores=1, **given)
     except ReachedError as found:
-        compiled = found.compiled
-    else:
-        raise ValueError("PyMC does not sample this model with nutpie")
-    names = [v.name for v in model.value_vars]
-    x = np.concatenate([np.ravel(start[name]) for name in names]).astype("float64")
-    return of_nutpie(compiled, x)
+        return found.compiled
+    raise ValueError("PyMC does not sample this model with nutpie")
 
 
 def sampler(contender: str) -> Callable[..., Any]:
@@ -245,6 +294,7 @@ class Step:
             keep_in(self.caches)
         steps: dict[str, Callable[[], Result]] = {
             "equal": lambda: equal(self.entry, tell),
+            "drawn": lambda: drawn(self.entry, tell),
             "gradient": lambda: gradient(self.entry, self.among, tell),
             "setup": lambda: setup(self.entry, self.contender),
             "sample": lambda: sample(self.entry, self.contender),
@@ -366,7 +416,7 @@ def ended(reader: int, run: Running, late: bool) -> Result:
 def steps_of(found: Sequence[Entry], args: argparse.Namespace, folder: Path) -> list[Step]:
     """All steps in their order: first those of processes with one core."""
     kinds, contenders = args.steps.split(","), args.contenders.split(",")
-    steps = [Step(entry, "equal") for entry in found if "equal" in kinds]
+    steps = [Step(entry, kind) for kind in ("equal", "drawn") if kind in kinds for entry in found]
     for entry in found if "gradient" in kinds else []:
         with_stan = args.stan and entry.stan is not None
         among = [c for c in contenders if c != STAN or with_stan]
@@ -443,7 +493,8 @@ GRADIENT = [*(f"{who}, us" for who in (PLAIN, FAST, OURS, STAN)), "times, fast",
 SETUP = [f"{who}, {when}" for who in (PLAIN, OURS) for when in ("first", "again")]
 CALLS = [f"whole {name}" for name in SETUP]
 ERRORS = [f"errors {who}" for who in (PLAIN, OURS)]
-COLUMNS = ["collection", "model", "equal", "no number", *GRADIENT, *SETUP, STAN, *CALLS, *ERRORS]
+COMPARED = ["equal", "no number", DRAWN]
+COLUMNS = ["collection", "model", *COMPARED, *GRADIENT, *SETUP, STAN, *CALLS, *ERRORS]
 SLOWER = 1.02  # of plain's time; up to this a model is as fast
 
 
@@ -457,6 +508,8 @@ def table(found: Sequence[Entry], results: dict[str, Result]) -> list[dict[str, 
         row = dict.fromkeys(COLUMNS, "")
         row |= {"collection": entry.corpus, "model": entry.name, "equal": equality(compared)}
         row["no number"] = str(compared.get("no number", ""))
+        if (functions := results.get(Step(entry, "drawn").key, {})).keys() & {"outcome"}:
+            row[DRAWN] = equality(functions)
         timed = results.get(Step(entry, "gradient").key, {})
         row |= dict(zip(GRADIENT, gradient_cells(timed), strict=True))
         for kind, columns in (("setup", SETUP), ("sample", CALLS)):
@@ -530,6 +583,8 @@ def summary(rows: Sequence[dict[str, str]]) -> dict[str, float]:
             f"not equal: {words}": sum(row["equal"].startswith(f"{said}:") for row in rows)
             for words, said in _SIDES.items()
         },
+        "that were compared when drawn": sum(bool(row.get(DRAWN)) for row in rows),
+        "equal when drawn": sum(row.get(DRAWN) == "yes" for row in rows),
         "without a number in both at a point": sum(
             row.get("no number", "") not in ("", "0") for row in rows
         ),
@@ -615,7 +670,7 @@ def main() -> None:
     parser.add_argument(f"--{POSTERIORDB}", type=Path)
     parser.add_argument(f"--{CATALOGUE}", type=Path)
     parser.add_argument("--stan", action="store_true")
-    parser.add_argument("--steps", default="equal,gradient,setup,sample")
+    parser.add_argument("--steps", default="equal,drawn,gradient,setup,sample")
     parser.add_argument("--contenders", default=",".join((PLAIN, FAST, OURS, STAN)))
     parser.add_argument("--with-stan", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -72,6 +72,37 @@ def of_nutpie(compiled: Any, x: np.ndarray) -> SamplerFunction:
     addresses = [array.ctypes.data for array in arrays]
     kept = compiled, arrays
     return SamplerFunction(compiled.compiled_logp_func.address, (len(x), *addresses), kept)
+
+
+class Results(NamedTuple):
+    """What the functions of a compiled model of nutpie give at a point.
+
+    Attributes
+    ----------
+    value, gradient
+        NaN where the function has written nothing.
+    drawn : array
+        All variables that a draw has, one after another.
+    """
+
+    value: float
+    gradient: np.ndarray
+    drawn: np.ndarray
+
+
+def results_at(compiled: Any, x: np.ndarray) -> Results:
+    """The results of both functions of a compiled model of nutpie at a point."""
+    value, gradient = np.full(1, np.nan), np.full(x.size, np.nan)
+    drawn = np.full(compiled.n_expanded, np.nan)
+    numbers = x.size, drawn.size
+    for function, given in (
+        (compiled.compiled_logp_func, (*numbers[:1], x, gradient, value)),
+        (compiled.compiled_expand_func, (*numbers, x, drawn)),
+    ):
+        arguments = [v.ctypes.data if isinstance(v, np.ndarray) else v for v in given]
+        kinds = [ctypes.c_int64, *[ctypes.c_size_t] * (len(arguments) + 1)]
+        ctypes.CFUNCTYPE(*kinds)(function.address)(*arguments, compiled.user_data.ctypes.data)
+    return Results(float(value[0]), gradient, drawn)
 
 
 def of_stanli(text: str, data: Any) -> SamplerFunction:

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+import pymc as pm
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +75,12 @@ def results(bench: ModuleType, found: list[Any]) -> dict[str, dict[str, Any]]:
         for kind, every in (("equal", compared), ("gradient", timed))
         for entry, each in zip(found, every, strict=True)
     }
+    drawn = [
+        {"outcome": "equal", "why": "[sampler] "},
+        {"outcome": "differs", "why": "[sampler] x3: drawn variables"},
+        {"failed": "ValueError: PyMC does not sample this model with nutpie"},
+    ]
+    made |= {bench.Step(e, "drawn").key: each for e, each in zip(found, drawn, strict=False)}
     setup = {"setup": 1.5, "gradients": 0.5}
     for who, times_of in ((bench.PLAIN, 2), (bench.OURS, 1)):
         for when in ("first", "again"):
@@ -93,6 +101,7 @@ def test_the_table_and_its_numbers(bench: ModuleType, found: list[Any]) -> None:
         "far out, one has no number: x40: value nan for 2; x300: gradient not finite",
         "not built: ImportError: no data",
     ]
+    assert [row[bench.DRAWN] for row in rows] == ["yes", "far out: x3: drawn variables", "", ""]
     assert [row["times"] for row in rows] == ["4.000", "1.000", "0.800", ""]
     assert [row["times, fast"] for row in rows] == ["2.000", "1.000", "", ""]
     assert [row[f"{bench.FAST}, us"] for row in rows] == ["4", "3", "", ""]
@@ -109,6 +118,8 @@ def test_the_table_and_its_numbers(bench: ModuleType, found: list[Any]) -> None:
         "not equal: near the start": 0,
         "not equal: far out, one has no number": 1,
         "not equal: far out, other values": 0,
+        "that were compared when drawn": 2,
+        "equal when drawn": 1,
         "without a number in both at a point": 1,
         "that were timed": 3,
         "geometric mean": pytest.approx(3.2 ** (1 / 3)),
@@ -179,6 +190,56 @@ def test_functions_take_turns_without_python(bench: ModuleType) -> None:
     for count, calls in kinds.items():
         assert len(calls) > bench.TURNS
         assert set(calls) == {tuple(range(count))}
+
+
+def compiled(value: Callable[[float], float], slope: float, drawn: Callable[[float], float]) -> Any:
+    """A compiled model as nutpie has it, with one parameter, two drawn variables and no data."""
+    number, size, address = ctypes.POINTER(ctypes.c_double), ctypes.c_size_t, ctypes.c_void_p
+
+    @ctypes.CFUNCTYPE(ctypes.c_int64, size, number, number, number, address)
+    def log_density(_: int, x: Any, gradient: Any, found: Any, __: int) -> int:
+        found[0], gradient[0] = value(x[0]), slope
+        return 0
+
+    @ctypes.CFUNCTYPE(ctypes.c_int64, size, size, number, number, address)
+    def expand(_: int, __: int, x: Any, found: Any, ___: int) -> int:
+        found[0], found[1] = x[0], drawn(x[0])
+        return 0
+
+    functions = [
+        argparse.Namespace(address=ctypes.cast(f, address).value, kept=f)
+        for f in (log_density, expand)
+    ]
+    return argparse.Namespace(
+        compiled_logp_func=functions[0],
+        compiled_expand_func=functions[1],
+        n_expanded=2,
+        user_data=np.zeros(1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("ours", "outcome", "why"),
+    [
+        ((lambda x: 3 * x, 3.0, lambda x: 2 * x), "equal", ""),
+        ((lambda x: 3 * x + (abs(x) > 5), 3.0, lambda x: 2 * x), "differs", "x300: value"),
+        ((lambda x: 3 * x, 3.0001, lambda x: 2 * x), "differs", "start: gradient by 3e-05"),
+        ((lambda x: 3 * x, 3.0, lambda x: 2 * x + (abs(x) > 5)), "differs", "x300: drawn variables"),
+        ((lambda x: 3 * x, 3.0, lambda x: math.nan), "differs", "start: drawn variables"),
+    ],
+)
+def test_functions_that_the_sampler_gets_are_compared(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, ours: Any, outcome: str, why: str
+) -> None:
+    with pm.Model() as model:
+        pm.Flat("x")
+    of = {bench.PLAIN: (lambda x: 3 * x, 3.0, lambda x: 2 * x), bench.OURS: ours}
+    monkeypatch.setattr(bench, "load", lambda _: (model, model.initial_point(0)))
+    monkeypatch.setattr(bench, "compiled_by", lambda contender, _: compiled(*of[contender]))
+    monkeypatch.setattr("pymc_catalogue.true_values", lambda _, at: dict.fromkeys(at))
+    found = bench.drawn(argparse.Namespace(path=None), lambda doing: None)
+    assert found["outcome"] == outcome
+    assert why in found["why"]
 
 
 def test_a_point_without_a_density_is_told(bench: ModuleType) -> None:
