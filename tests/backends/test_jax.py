@@ -142,6 +142,7 @@ def compare(members: int, dtype: str) -> None:
             np.testing.assert_allclose(value, serial_w.get_value(), 1e-4, 1e-4)
 
 
+@pytest.mark.thorough  # of all members: test_any_length_is_exact
 @pytest.mark.parametrize("lasting", [2], indirect=True)
 def test_local_updates_of_any_length(jax_pair: synk.Group) -> None:
     """A new value that is finished of several partial ones, in each member from its own rows."""
@@ -544,6 +545,7 @@ def test_values_are_kept_where_jax_reads_them(jax_pair: synk.Group) -> None:
     assert f(rows) == 14 * ((1 << 16) - 1)
 
 
+@pytest.mark.thorough  # of values: the test above
 @pytest.mark.parametrize("lasting", [2], indirect=True)
 def test_parts_off_a_border(jax_pair: synk.Group) -> None:
     """Rows of 12 bytes: parts begin anywhere, in Data that changes under the same command."""

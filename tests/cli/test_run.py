@@ -420,6 +420,7 @@ print("end", run.step)
 """
 
 
+@pytest.mark.thorough  # restarts: test_restarts; fits that go on: training/test_resume.py
 @pytest.mark.slow
 def test_a_restarted_fit_goes_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """From its checkpoint, though the script does not ask for it."""

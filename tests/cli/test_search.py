@@ -107,6 +107,7 @@ def test_a_search_is_resumed_and_its_best_is_a_config(place: Path, capsys: Captu
     assert f"val_loss {best.value:.6g}" in capsys.readouterr().out
 
 
+@pytest.mark.thorough  # what an objective raises: tests/search/test_search.py
 def test_no_trial_has_a_value(place: Path, capsys: Captured) -> None:
     """As when the metric does not exist, which only a run can tell."""
     line = [*LINE, "batch~5,10", "--metric", "val_los", "--direction", "minimize"]

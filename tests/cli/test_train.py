@@ -202,6 +202,7 @@ def test_what_synk_run_chose_goes_before_the_config(
     assert asked == [2, 3, None, 3]
 
 
+@pytest.mark.thorough  # of fit: tests/training/test_resume.py
 @pytest.mark.slow
 def test_stopped_and_resumed(place: Path, capsys: Captured) -> None:
     """SIGTERM: the code says run it again; the same line then ends as an unbroken run."""
@@ -249,6 +250,7 @@ def net(means, scales, classes):
 """
 
 
+@pytest.mark.thorough  # files: test_configured.py
 @pytest.mark.parametrize("name", ["iris", *thorough("wine", "breast_cancer")])
 def test_csv_files_that_scikit_learn_ships(name: str, place: Path, capsys: Captured) -> None:
     """A fifth of the lines is held out: accuracy as scikit-learn's own regression has, about."""

@@ -965,6 +965,7 @@ def test_the_line_of_mpi_learn_with_its_model(
     assert float(done.stdout.partition("val_accuracy ")[2].split()[0].rstrip(",")) > 0.85
 
 
+@pytest.mark.thorough  # of others: the test above
 def test_lines_of_a_platoon_worker_train_on_the_digits() -> None:
     """The lines of the how-to in place of worker and controller: EASGD(0.5), every 10 batches."""
     split = sources.known("digits")

@@ -221,6 +221,7 @@ def test_products_of_any_strides(product, data):
     assert not np.shares_memory(found, y)
 
 
+@pytest.mark.thorough  # in single precision: the test above
 def test_a_product_in_double_precision():
     x = pt.dmatrix("x")
     function = compiled([x], [x @ x.T, x @ x[0]])
@@ -428,6 +429,7 @@ print(len(recorded.buffer))
 """
 
 
+@pytest.mark.thorough  # of members: tests/pymc/test_compiling.py
 def test_machine_code_is_found_by_the_next_process(tmp_path, monkeypatch):
     flags = os.environ.get("PYTENSOR_FLAGS", "")
     monkeypatch.setenv("PYTENSOR_FLAGS", f"{flags},base_compiledir={tmp_path}")

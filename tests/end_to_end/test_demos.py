@@ -33,7 +33,7 @@ def run(*command, **flags):
 
 @pytest.mark.each_choice
 @pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("number", [*thorough(1), 2, 3, 4, 5])
+@pytest.mark.parametrize("number", [*thorough(1, 2, 3), 4, *thorough(5)])
 def test_demo(number, size):
     done = run(DEMOS / f"demo_{number}.py", size)
     assert done.returncode == 0, done.stderr
@@ -52,7 +52,7 @@ def test_demo_starts_two_members_unless_told():
 SMALL_TOUR = ["--rows", "200", "--draws", "5", "--hidden", "8", "--batch", "100", "--epochs", "2"]
 
 
-@pytest.mark.parametrize("scripts", [0, *thorough(1)])
+@pytest.mark.parametrize("scripts", thorough(0, 1))  # its parts: tests/pymc, tests/training
 def test_tour_small(scripts):
     pytest.importorskip("pymc", reason="PyMC is not installed (synkhronos[pymc])")
     asked = [*SMALL_TOUR, "--scripts", scripts, "--ahead", scripts]

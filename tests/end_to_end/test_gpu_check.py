@@ -71,6 +71,7 @@ def test_what_is_missing(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> No
     assert gpu.missing() == ""
 
 
+@pytest.mark.thorough  # where there is no GPU: the test above
 def test_the_tests_are_run(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has become of each."""
     if synk.get_n_gpu():

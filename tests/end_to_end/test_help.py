@@ -16,7 +16,7 @@ from user_scripts import LIMIT
 ROOT = Path(__file__).parents[2]
 SOURCED = ["_help", "_setup"]  # by the scripts
 SCRIPTS = sorted({p.name for p in (ROOT / "scripts").iterdir()} - {*SOURCED})
-FIRST = ["demos/demo_1.py", "demos/mnist/train_fit.py"]
+FIRST = ["demos/mnist/train_fit.py"]
 
 
 def programs() -> list[str]:

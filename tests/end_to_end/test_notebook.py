@@ -107,7 +107,7 @@ progress.SOON = 60
     assert cell("synk.close()") == ""
 
 
-@pytest.mark.parametrize("how", [*thorough("shutdown"), "kill"])
+@pytest.mark.parametrize("how", thorough("shutdown", "kill"))  # of a script: test_faults.py
 def test_workers_end_with_the_kernel(kernel: KernelManager, cell: Cell, how: str) -> None:
     """A kernel that is restarted or killed with a group open leaves no worker."""
     cell("import synkhronos as synk; g = synk.Group(3)")

@@ -175,9 +175,9 @@ GUARDED = """
 @pytest.mark.parametrize(
     "how",
     [
-        *("stopped", "lifeline alone, SIGIO ignored"),  # start by fork
+        "lifeline alone, SIGIO ignored",  # start by fork
         *("lifeline alone, forked child", "thread, forked child unknown to Python"),  # and by exec
-        *thorough("fork", "exec", "two groups", "thread"),
+        *thorough("stopped", "fork", "exec", "two groups", "thread"),
         *thorough("forked child", "forked child unknown to Python"),
     ],
 )
@@ -236,6 +236,7 @@ def test_an_interrupt_stops_the_call_not_the_group(tmp_path: Path, where: str) -
     assert "[4.0, 4.0, 4.0] [4.0, 4.0, 4.0]" in printed
 
 
+@pytest.mark.thorough  # of many moments: tests/faults/test_interrupts.py
 def test_random_interrupts_leave_replicas_equal(
     tmp_path: Path, trials: Callable[[Any, Any], Any]
 ) -> None:

@@ -57,7 +57,7 @@ def _mean(**kwargs: object) -> synk.Function:
     return synk.function([x], x.mean(), mode="FAST_COMPILE", **kwargs)
 
 
-@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("start", ["fork", *thorough("exec")])
 def test_fork_close_fork(start: str) -> None:
     """S76, S77: again after close, with functions at any time."""
     for size in (2, 3, 1) if start == "fork" else (2, 1):  # an interpreter takes a second to start
@@ -227,7 +227,7 @@ def test_two_groups_at_once() -> None:
             g(np.arange(5.0))
 
 
-@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("start", ["fork", *thorough("exec")])
 def test_life_after_the_end(start: str) -> None:
     """Train, close, get_value, fork again, go on: nothing the user holds is broken."""
     shared = pytensor.shared(np.arange(4.0), name="shared")
@@ -281,6 +281,7 @@ def test_quiet_process_forks(group2: synk.Group) -> None:
     assert group2.channel.started == "fork"
 
 
+@pytest.mark.thorough  # of any threads: test_python_threads_choose_exec
 @pytest.mark.parametrize("last", ["FAST_COMPILE", *thorough("JAX")])  # that worker imports JAX
 def test_jax_ran_then_fork_close_fork(tmp_path: Path, last: str) -> None:
     """After JAX has run, a fork would deadlock: workers start by exec, twice."""
@@ -842,6 +843,7 @@ def test_threads_of_a_worker_take_turns(capsys: pytest.CaptureFixture[str]) -> N
     arena.close_fd()
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("debug", [True, False])
 def test_only_debug_leaves_workers_the_terminal(start: str, debug: bool) -> None:

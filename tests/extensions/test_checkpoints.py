@@ -462,6 +462,7 @@ def test_a_stop_between_any_two_steps_of_replacing(
     assert sorted(p.name for p in folder.iterdir()) == ["step-00000002", "step-00000004"]
 
 
+@pytest.mark.thorough  # at each system call: tests/faults/test_saves.py
 def test_a_kill_at_any_moment_tears_nothing(tmp_path: Path) -> None:
     """SIGKILL in the middle of saves, fifty times: the latest loads, and is none older than the
     last of which `save` has returned."""
@@ -720,6 +721,7 @@ def test_a_torn_value_is_not_saved_and_can_be_restored(
     checkpoints.save(2)
 
 
+@pytest.mark.thorough  # forked ones: the tests above
 def test_workers_started_by_exec(folder: Path) -> None:
     with synk.Group(2, start="exec"):
         f, rng = drawing()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from free_runs import FREE_RULES, TURN_RULES, Slowed, Twin, batches_of, counting, flat
 from modes import FAST
+from selection import thorough
 from training_cases import RULES, Net
 
 import synkhronos as synk
@@ -20,6 +21,7 @@ from synkhronos.testing import simulate
 pytestmark = pytest.mark.usefixtures("lasting_groups")
 
 N, SIZE = 96, 8
+TYPICAL = ("downpour", "easgd", "quorum", "centre")  # one of each kind of merge
 
 
 def run_of(net: Net, name: str, rule: Any, mode: Any = FAST, **options: Any) -> Any:
@@ -35,7 +37,7 @@ def run_of(net: Net, name: str, rule: Any, mode: Any = FAST, **options: Any) -> 
 @pytest.mark.each_choice
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("name", TURN_RULES)
+@pytest.mark.parametrize("name", [n if n in TYPICAL else thorough(n)[0] for n in TURN_RULES])
 def test_a_replay_has_the_same_bits(
     group: synk.Group, name: str, optimizer: str, dtype: str
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_sparse_exchange_is_refused(gpu_pair: synk.Group) -> None:
         )
 
 
+@pytest.mark.thorough  # on cores: test_train.py
 def test_odd_batches_and_slices(gpu_pair: synk.Group) -> None:
     """Fewer rows than members, micro-batches, listed rows."""
     how = {"rule": updates.momentum, "learning_rate": 0.1, "mode": "JAX"}
@@ -73,6 +74,7 @@ def test_odd_batches_and_slices(gpu_pair: synk.Group) -> None:
     compare(lambda net: dict(how), batch=[3, 1, 4, 1, 5, 9, 2, 6], steps=4)
 
 
+@pytest.mark.thorough  # on cores: test_train.py
 @pytest.mark.parametrize(
     "kind",
     ["masked mean", *thorough(*(k for k in LOSSES if k != "masked mean"))],
@@ -89,6 +91,7 @@ def test_losses_are_exact(gpu_pair: synk.Group, kind: str) -> None:
     )
 
 
+@pytest.mark.thorough  # on cores: test_train.py
 def test_gradients_without_a_step(gpu_pair: synk.Group) -> None:
     net, train, data = trained(None)
     before = net.values()
@@ -289,6 +292,7 @@ def test_ctrl_c_waits_for_the_end_of_an_update(
         np.testing.assert_array_equal(p.get_value(), q.get_value())
 
 
+@pytest.mark.thorough  # on cores: test_train.py
 @pytest.mark.parametrize("members", [1, *thorough(2)])  # the values are the master's
 def test_values_outlive_the_group(start: Start, members: int) -> None:
     group = start(members)
@@ -432,6 +436,7 @@ def test_a_restart(start: Start) -> None:
         np.testing.assert_array_equal(synk.get_value(1, p), p.get_value())
 
 
+@pytest.mark.thorough  # on cores: test_train.py
 def test_a_death_in_the_update(start: Start) -> None:
     """The master's values are overwritten, the other's are not: nobody may go on from such."""
     group = start(2)

@@ -307,6 +307,7 @@ def test_rules_without_meetings_of_members_are_refused(gpu_pair: synk.Group, rul
         train_of(net, rule)
 
 
+@pytest.mark.thorough  # of training functions: test_train.py
 def test_outputs_that_are_parameters(gpu_pair: synk.Group) -> None:
     """They are values of their own, which no step overwrites; a statistic too."""
     x, w = pt.vector("x", dtype="float64"), pytensor.shared(np.ones(3), name="w")

@@ -8,7 +8,6 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from apart import Apart
-from selection import thorough
 from training_cases import RULES, Net
 
 import synkhronos as synk
@@ -35,15 +34,16 @@ def pair(_pair: synk.Group) -> Iterator[synk.Group]:
         yield _pair
 
 
+@pytest.mark.thorough  # in FAST: test_rounds.py; in JAX, resident: test_jax_resident_rounds.py
 @pytest.mark.parametrize(
     "rule",
     [
         rules.DiLoCo(3, state="average"),
-        *thorough(rules.Average(3), rules.EASGD(3, meet=True), rules.Swap(3)),
+        *(rules.Average(3), rules.EASGD(3, meet=True), rules.Swap(3)),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("mode", ["JAX", *thorough("NUMBA")])
+@pytest.mark.parametrize("mode", ["JAX", "NUMBA"])
 def test_rules_equal_members_one_after_the_other(pair: synk.Group, mode: str, rule: object) -> None:
     """Calls and `steps`; parts of three lengths, and without rows."""
     function, options = RULES["adam"]

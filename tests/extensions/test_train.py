@@ -28,8 +28,9 @@ from synkhronos.training import guarded
 pytestmark = pytest.mark.usefixtures("lasting_groups")
 
 
+# all of them for fewer steps: test_updates.py
 @pytest.mark.each_choice
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [r if r in ("sgd", "adam") else thorough(r)[0] for r in RULES])
 def test_rules_equal_serial(group: synk.Group, rule: str) -> None:
     function, arguments = RULES[rule]
     compare(lambda net: {"rule": function, **arguments}, steps=50)
@@ -154,7 +155,7 @@ def test_other_rules_equal_serial(group: synk.Group, kind: str) -> None:
     compare(lambda net: {"rule": rule, **arguments}, steps=6)
 
 
-@pytest.mark.pairwise
+@pytest.mark.each_choice
 @pytest.mark.parametrize("kind", ["global norm", "norms of each"])
 def test_totals_over_large_units(group: synk.Group, kind: str) -> None:
     """A total counts the gradients that a member reads where it has computed them."""

@@ -233,7 +233,8 @@ AT_EXIT = {
         """,
 }
 REPEATED = (  # what another one checks as well
-    *("by atexit, registered after", "by a global's end", "by a thread that outlives the main one"),
+    *("by atexit, registered before", "by atexit, registered after"),
+    *("by a global's end", "by a thread that outlives the main one"),
 )
 
 

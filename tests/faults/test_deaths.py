@@ -180,6 +180,7 @@ def test_one_of_many_dies(members: int) -> None:
         check(group, "barrier", signal.SIGKILL)
 
 
+@pytest.mark.thorough  # forked ones: test_killed_by
 @pytest.mark.parametrize("start", ["exec"])
 def test_a_fresh_interpreter_dies(start: str) -> None:
     group = synk.Group(3, start=start)

@@ -62,6 +62,7 @@ def test_a_raising_member(kind: str) -> None:
     check("fork", kind)
 
 
+@pytest.mark.thorough  # forked ones: the test above
 def test_a_raising_member_that_was_execd() -> None:
     check("exec", *EXEC)
 

@@ -20,6 +20,7 @@ import pytest
 from fork_to import fork_to
 from forking_ops import Forks, Waits, ended
 from modes import FAST
+from selection import thorough
 from user_scripts import run_script
 
 import synkhronos as synk
@@ -37,8 +38,7 @@ def children(folder: Path) -> list[str]:
     return [note.name for note in folder.iterdir()]
 
 
-@pytest.mark.each_choice
-@pytest.mark.parametrize("start", ["fork", "exec"])
+@pytest.mark.parametrize("start", ["fork", *thorough("exec")])
 @pytest.mark.parametrize("how", ["return", "raise", "exit", "print"])
 def test_a_child_of_a_worker_is_ended(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], how: str, start: str

@@ -93,7 +93,7 @@ REUSED = """
     not os.access("/proc/sys/kernel/ns_last_pid", os.W_OK), reason="pids cannot be chosen here"
 )
 @pytest.mark.parametrize(
-    "way", ["exec another run", "fork another close", *thorough("fork nobody run")]
+    "way", ["exec another run", *thorough("fork another close", "fork nobody run")]
 )
 def test_a_number_that_is_used_again(tmp_path: Path, way: str) -> None:
     """A worker was reaped by someone else, and its number is another process's by now."""

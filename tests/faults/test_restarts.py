@@ -16,6 +16,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from modes import FAST
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
@@ -35,9 +36,8 @@ def total() -> synk.Function:
     return synk.function([x], x.sum(), mode=FAST)
 
 
-@pytest.mark.each_choice
-@pytest.mark.parametrize("start", ["fork", "exec"])
-@pytest.mark.parametrize("victims", [(1,), (2,), (1, 2)])
+@pytest.mark.parametrize("start", ["fork", *thorough("exec")])
+@pytest.mark.parametrize("victims", [(1,), *thorough(((2,),)), (1, 2)])
 def test_the_call_is_made_again(victims: tuple[int, ...], start: str) -> None:
     with synk.Group(3, start=start, max_restarts=1) as group:
         f, d = total(), synk.data(np.arange(10.0))

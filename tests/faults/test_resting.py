@@ -19,6 +19,7 @@ def test_an_idle_group_takes_no_processor_time() -> None:
     assert sum(idle_seconds(3, 3.0)) < 0.02
 
 
+@pytest.mark.thorough  # how they are kept: test_lasting_thread.py
 def test_nor_does_one_that_a_thread_has_started() -> None:
     """Its workers are kept by a thread of their own, which rests."""
     taken: list[float] = []

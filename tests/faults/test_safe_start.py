@@ -70,8 +70,8 @@ BEFORE = {
     ),
 }
 
-REPEATED = (  # what another one checks as well, of which one is in tests/engine/test_groups.py
-    *("a thread pool", "multiprocessing, by fork"),
+REPEATED = (  # what another one checks as well, of which two are in tests/engine/test_groups.py
+    *("a thread pool", "threads that hold locks", "multiprocessing, by fork"),
     "a thread that waits for orders, as below pytest-xdist",
 )
 
@@ -93,7 +93,7 @@ def test_after_torch(tmp_path: Path) -> None:
     assert printed.strip() == "exec"
 
 
-@pytest.mark.parametrize("how", ["-", *thorough("-c")])
+@pytest.mark.parametrize("how", thorough("-", "-c"))  # of a file: tests/engine/test_groups.py
 def test_scripts_without_a_file(tmp_path: Path, how: str) -> None:
     """Given as an argument, or on standard input."""
     text = textwrap.dedent(BEGIN).replace("synk.fork(2)", 'synk.fork(2, start="exec")')

@@ -20,8 +20,8 @@ from synkhronos.testing.killing import CALLS, KILL, NEVER, Outcome, Stage, point
 
 CHANGING = "mkdir,write,ftruncate,rename,renameat,fchmod,unlink,unlinkat,rmdir,fsync"
 FAILING = f"{CHANGING},openat,pwrite64,renameat2,fdatasync"
-# the first makes the acts of "after a kill" but for its leavings, the second those of a new step
-REPEATED_CUTS = ("next", "lower")
+# "first" and "next" make the acts of "after a kill", "lower" those of a new step
+REPEATED_CUTS = ("first", "next", "lower")
 
 pytestmark = [
     pytest.mark.together,  # one stage

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from limits import Ended, MemoryGroup, cannot_mount, in_a_namespace, memory_group, run_after
+from selection import thorough
 from user_scripts import LIMIT
 
 Trials = Callable[[Any, Any], Any]
@@ -123,6 +124,7 @@ TOGETHER = """
 """
 
 
+@pytest.mark.thorough  # one that allocates: the test above
 def test_members_that_allocate_at_once(cgroup: MemoryGroup, tmp_path: Path, trials: Trials) -> None:
     """Each sees the same free memory; together they do not take it thrice."""
     step, limit = trials((25, LIMIT), (1, 10 * LIMIT))
@@ -153,6 +155,7 @@ COLLECTIVES = """
 """
 
 
+@pytest.mark.thorough  # Data fill one: test_a_cgroup_is_filled
 def test_variables_fill_a_cgroup(cgroup: MemoryGroup, tmp_path: Path) -> None:
     """Every member has a replica of each, and a home of it in shared memory."""
     ended = run_after(cgroup.enter, tmp_path, script(COLLECTIVES))
@@ -184,6 +187,7 @@ def test_a_worker_that_eats_memory(cgroup: MemoryGroup, tmp_path: Path, trials: 
     assert cgroup.oom_kills() == times
 
 
+@pytest.mark.thorough  # no file is made there: test_security.py
 @pytest.mark.skipif(bool(cannot_mount()), reason=cannot_mount())
 def test_a_small_dev_shm_that_is_full(tmp_path: Path) -> None:
     """As in a container: shared memory is not bound by it."""
@@ -254,7 +258,9 @@ ADDRESSES = """
 """
 
 
-@pytest.mark.parametrize(("limit", "flag"), [("RLIMIT_AS", "-v"), ("RLIMIT_FSIZE", "-f")])
+@pytest.mark.parametrize(
+    ("limit", "flag"), [("RLIMIT_AS", "-v"), *thorough(("RLIMIT_FSIZE", "-f"))]
+)
 def test_few_addresses(tmp_path: Path, limit: str, flag: str) -> None:
     """A smaller arena, or an error that names the limit."""
     ended = run_after("", tmp_path, script(ADDRESSES), limit)

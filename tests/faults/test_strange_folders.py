@@ -78,6 +78,7 @@ def test_a_run_goes_on_in_no_such_folder(run: Path, thesis: Path, name: str, kin
     unharmed(thesis)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("verb", ["report", "export"])
 def test_what_is_made_of_a_run(

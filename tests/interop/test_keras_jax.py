@@ -483,6 +483,7 @@ def recurrent(**options: Any) -> dict[str, Any]:
     return {"class_name": "Sequential", "config": config, "keras_version": "1.2.2"}
 
 
+@pytest.mark.thorough  # other layers: the test above
 def test_recurrent_layers_of_keras_1(keras: Any, tmp_path: Path) -> None:
     """The recurrence, the activation and the arguments are those of Keras 1, not of Keras 3."""
     net = interop.from_keras(written(tmp_path, recurrent()), "mse")
@@ -553,6 +554,7 @@ def test_json_that_is_no_model(keras: ModuleType, tmp_path: Path) -> None:
         interop.from_keras(tmp_path / "nothing.json", "mse")
 
 
+@pytest.mark.thorough  # of several: test_fit_validates_and_resumes
 def test_accuracy_of_two_classes(keras: ModuleType) -> None:
     """Of one probability, or one logit, for a row."""
     target = (ROWS[:, :1] > 0).astype("float32")

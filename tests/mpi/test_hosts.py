@@ -54,6 +54,7 @@ print("aligned", flush=True)
 """
 
 
+@pytest.mark.thorough  # a job of two hosts goes on: test_node_campaign.py
 @pytest.mark.slow
 def test_two_hosts(mpi: Launcher, tmp_path: Path) -> None:
     """All collectives and a training run, over a wire of 1 Gbit/s."""

@@ -141,6 +141,7 @@ def test_a_script_without_a_group_ends_as_any_other(mpi: Launcher, tmp_path: Pat
         made.check_gone()
 
 
+@pytest.mark.thorough  # that of the job: the tests above
 def test_a_bad_end_of_a_process_alone_is_its_own(tmp_path: Path) -> None:
     """With `mpi=False` nobody waits for it; MPICH leaves processes alone that speak no MPI."""
     text = """
@@ -186,6 +187,7 @@ def test_a_launcher_started_by_a_launched_script(tmp_path: Path) -> None:
     assert said == ["size 2", "size 3", "size 1"]
 
 
+@pytest.mark.thorough  # those of test_engine.py serve, and end
 def test_processes_that_serve_end_as_python_does(mpi: Launcher, tmp_path: Path) -> None:
     """What the script has opened before is flushed, what it has registered is run."""
     text = """
@@ -331,12 +333,11 @@ START = """
 """
 
 
-@pytest.mark.each_choice
-@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("again", [True, *thorough(False)])
 @pytest.mark.parametrize(
     ("who", "wanted"),
     [
-        ("0", "StartFailed: a group of 2 members cannot be started: "),
+        *thorough(("0", "StartFailed: a group of 2 members cannot be started: ")),
         ("1", "StartFailed: the nodes cannot be one group: node 1 ("),
     ],
 )

@@ -98,6 +98,7 @@ print("equal")
 """
 
 
+@pytest.mark.thorough  # on one node: tests/pymc/test_parallel.py
 @pytest.mark.slow
 @pytest.mark.skipif(  # not imported here: groups of other tests are forked from this process
     find_spec("pymc") is None, reason="PyMC is not installed (the extra: synkhronos[pymc])"

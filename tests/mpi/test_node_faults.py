@@ -127,9 +127,8 @@ for at in (0, 1, 2, 3):
     assert run(mpi, 2, tmp_path, text).count("raised") == 16
 
 
-@pytest.mark.each_choice
-@pytest.mark.parametrize("state", ["idle", "meeting"])
-@pytest.mark.parametrize("victim", ["member of node 1", "member of node 0"])
+@pytest.mark.parametrize("state", [*thorough("idle"), "meeting"])
+@pytest.mark.parametrize("victim", ["member of node 1", *thorough("member of node 0")])
 def test_a_killed_member_is_named(mpi: Launcher, tmp_path: Path, victim: str, state: str) -> None:
     """The master raises WorkerDied, and the job ends as its script does."""
     with job(mpi, 2, tmp_path, SERVE, "60", state) as made:
@@ -145,7 +144,7 @@ def test_a_killed_member_is_named(mpi: Launcher, tmp_path: Path, victim: str, st
 
 @pytest.mark.each_choice
 @pytest.mark.parametrize("state", ["idle", "meeting"])
-@pytest.mark.parametrize("victim", ["master", "leader of node 1", "launcher"])
+@pytest.mark.parametrize("victim", ["master", "leader of node 1", *thorough("launcher")])
 def test_a_killed_process_of_the_launch_ends_the_job(
     mpi: Launcher, tmp_path: Path, victim: str, state: str
 ) -> None:
@@ -157,7 +156,7 @@ def test_a_killed_process_of_the_launch_ends_the_job(
         check_over(made, time.monotonic())
 
 
-@pytest.mark.parametrize("state", ["meeting", "transfer"])
+@pytest.mark.parametrize("state", [*thorough("meeting"), "transfer"])
 def test_a_stopped_node_is_named_and_the_job_ends(
     mpi: Launcher, tmp_path: Path, state: str
 ) -> None:
@@ -211,6 +210,7 @@ def test_control_c_at_the_launcher(mpi: Launcher, tmp_path: Path, state: str) ->
         check_over(made, time.monotonic())
 
 
+@pytest.mark.thorough  # on one node: tests/faults/test_forks.py
 def test_forks_of_leaders_and_workers_are_no_members(mpi: Launcher, tmp_path: Path) -> None:
     """An operation forks in all members but the master; its children return, and exchange."""
     folder = tmp_path / "children"

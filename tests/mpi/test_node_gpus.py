@@ -69,6 +69,7 @@ def test_conformance(mpi: Launcher, tmp_path: Path, each: str) -> None:
     assert "alike" in _run(mpi, tmp_path, text, each)
 
 
+@pytest.mark.thorough  # on one node: test_jax_resident.py
 def test_training_equals_serial(mpi: Launcher, tmp_path: Path, each: str) -> None:
     """Gradients stay on the GPUs and make one exchange; the rule's scalars come from the master.
 

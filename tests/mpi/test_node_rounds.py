@@ -74,8 +74,9 @@ def trained(
 @pytest.mark.parametrize(
     ("nodes", "members", "names"),
     [
-        (2, 2, "average swap"),
+        (2, 2, "average"),
         *thorough(
+            (2, 2, "swap"),
             (2, 1, "average warm slowmo diloco easgd swap"),
             (2, 2, "warm slowmo diloco easgd"),
             (3, 1, "average warm slowmo diloco easgd swap"),

@@ -13,6 +13,7 @@ from user_scripts import without_progress
 from synkhronos.cli import _command_line as command_line
 
 
+@pytest.mark.thorough  # of `fit`: test_node_fit.py
 @pytest.mark.slow
 def test_two_processes_print_the_losses_of_one(
     mpi: Launcher, place: Path, capsys: pytest.CaptureFixture[str]

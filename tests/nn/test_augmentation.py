@@ -65,7 +65,9 @@ def normalised(images: np.ndarray, channels: int) -> np.ndarray:
     return (images.astype("float32") - np.asarray(mean, "float32")) * factor
 
 
-@pytest.mark.parametrize(("mode", "case"), [*itertools.product(MODES, CASES)])
+@pytest.mark.each_choice
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES)
 def test_every_outcome(mode: str, case: str, rng: np.random.Generator) -> None:
     """Each offset and flip, bit by bit; and without words the centre."""
     check(mode, case, rng)
@@ -185,7 +187,7 @@ def test_what_does_not_fit_is_refused(case: str) -> None:
         call()
 
 
-@pytest.mark.parametrize("mode", [*MODES, "NUMBA"])
+@pytest.mark.parametrize("mode", [*MODES, NUMBA])
 def test_images_that_turn_out_not_to_fit(mode: str) -> None:
     """Refused as those are of which it is known."""
     if mode == "JAX":

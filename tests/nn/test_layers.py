@@ -291,6 +291,7 @@ FAULTS: dict[str, tuple[int, type[BaseException], str | None]] = {
 }
 
 
+@pytest.mark.thorough  # in Python: the test above
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",

@@ -57,6 +57,7 @@ def test_numbers_are_normal_or_uniform() -> None:
     assert abs(flat).max() <= 1
 
 
+@pytest.mark.thorough  # in Python: the tests above; in JAX: the test below
 @pytest.mark.parametrize("dtype", ["float32", *thorough("float64")])
 def test_modes_agree(dtype: str) -> None:
     rows = WORDS[:50]

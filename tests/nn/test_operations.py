@@ -366,8 +366,11 @@ def call_with(mode: str, wanted: Any, given: dict[Any, tuple[int, ...]]) -> np.n
 
 
 DERIVED = ("images", "kernel")  # what a gradient is by
-FEW = [*itertools.product(MODES, ("result", *DERIVED), (1, 3)), ("NUMBA", "result", 1)]
-MANY = thorough(*[("NUMBA", *e) for e in itertools.product(("result", *DERIVED), (1, 3))][1:])
+FEW = [(mode, what, 1) for mode in MODES for what in ("result", *DERIVED)]
+FEW += [("FAST_COMPILE", "result", 3)]
+MANY = thorough(
+    *(e for e in itertools.product((*MODES, "NUMBA"), ("result", *DERIVED), (1, 3)) if e not in FEW)
+)
 
 
 @pytest.mark.parametrize(("mode", "what", "groups"), [*FEW, *MANY])

@@ -23,6 +23,7 @@ import pymc.sampling.mcmc
 import pytest
 import xarray as xr
 from fork_to import fork_to
+from selection import thorough
 from test_bambi import built
 
 import synkhronos as synk
@@ -365,8 +366,8 @@ def test_draws_of_any_caller_are_in_a_folder(
     ("caller", "option", "sampler"),
     [
         ("bambi.backend.pymc", None, "absent"),
-        ("bambi.backend.pymc", "numpyro", "numpyro"),
-        ("bambi.backend.pymc", "pymc", "pymc"),
+        *thorough(("bambi.backend.pymc", "numpyro", "numpyro")),
+        *thorough(("bambi.backend.pymc", "pymc", "pymc")),
         ("bambino", None, "pymc"),
     ],
 )
@@ -393,10 +394,12 @@ def test_the_default_of_bambi(
     ("option", "given", "sampler", "init"),
     [
         (None, {"init": "adapt_diag"}, "absent", "absent"),
-        ("nutpie", {"init": "adapt_diag"}, "nutpie", "absent"),
-        (None, {"init": "adapt_diag", "callback": print}, "absent", "adapt_diag"),
         (None, {"init": "map"}, "absent", "map"),  # the user's
-        ("pymc", {"init": "adapt_diag"}, "pymc", "adapt_diag"),
+        *thorough(
+            ("nutpie", {"init": "adapt_diag"}, "nutpie", "absent"),
+            (None, {"init": "adapt_diag", "callback": print}, "absent", "adapt_diag"),
+            ("pymc", {"init": "adapt_diag"}, "pymc", "adapt_diag"),
+        ),
     ],
 )
 def test_the_defaults_of_hssm(

@@ -89,6 +89,7 @@ def test_a_sampler_stops_when_a_worker_dies_and_the_callback_has_its_draws() -> 
     assert "logp" not in vars(model)
 
 
+@pytest.mark.thorough  # by sample: test_sample.py
 @pytest.mark.slow
 def test_a_death_in_a_chains_own_process_is_reported(tmp_path: Path) -> None:
     out = run_script(

@@ -196,7 +196,7 @@ def test_the_true_value_of_an_unstable_expression() -> None:
     assert truth(model)({"x": np.array(x)}) == (x, [1.0])
 
 
-@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("checked", [True, *thorough(False)])
 def test_a_parameter_that_is_no_number_gives_minus_infinity(
     checked: bool, group: synk.Group
 ) -> None:

@@ -37,7 +37,6 @@ from synkhronos.pymc._density.density import AsInGroups, Density
 TYPICAL = (
     "linear regression",
     "hierarchical Poisson-gamma",
-    "mixture with weights of each row's own",
     "latent classes (one discrete parameter per row)",
 )
 MADE = [n for n, k in KINDS.items() if not k.reason]
@@ -218,6 +217,7 @@ def test_means_over_a_dim_whose_length_can_be_set(mode: str) -> None:
     check_equal(evaluated(model, at), evaluated(copy, at, mode))
 
 
+@pytest.mark.thorough  # of both: test_data_of_the_copy_can_be_set
 def test_setting_data_of_the_model_leaves_the_copy_alone() -> None:
     model = regression()
     copy = synk.pymc.fast(model)
@@ -314,6 +314,7 @@ def test_a_value_and_a_gradient_that_are_made_apart_are_computed_together() -> N
     assert shape_of(copy, [value, pt.grad(copy.logp(), copy.value_vars[1])]) == together
 
 
+@pytest.mark.thorough  # of normals: test_normals.py
 def test_second_derivatives_are_those_of_the_model() -> None:
     model = regression()
     copy = synk.pymc.fast(model)
@@ -322,6 +323,7 @@ def test_second_derivatives_are_those_of_the_model() -> None:
     np.testing.assert_allclose(found[1], found[0], rtol=1e-8)
 
 
+@pytest.mark.thorough  # with data: test_values_that_are_set_reach_the_copy
 def test_a_copy_that_was_pickled_is_the_same() -> None:
     model = regression()
     copy = synk.pymc.fast(model)
@@ -439,6 +441,7 @@ def test_observed_variables_are_asked_for_once_data_are_longer() -> None:
     assert values[1] == pytest.approx(values[0])
 
 
+@pytest.mark.thorough  # by sample: test_sample.py
 def test_pymc_samples_the_copy_as_the_model() -> None:
     model = regression()
     given: dict[str, Any] = {"draws": 5, "tune": 20, "chains": 1, "cores": 1, "random_seed": 7}

@@ -444,6 +444,7 @@ def test_each_result_has_its_own_arguments(
     assert not warned("a", draws=50)
 
 
+@pytest.mark.thorough  # a part of its own: the tests above
 @pytest.mark.timeout(120)
 def test_a_map_in_an_item_of_a_part_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -595,7 +596,7 @@ def test_a_process_that_has_ended_gets_no_item(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("kills", [1, 3])
+@pytest.mark.parametrize("kills", [1, *thorough(3)])
 def test_processes_that_are_killed_while_they_start(
     kills: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,18 +16,13 @@ import synkhronos as synk
 # numpy's words on overflow, far from the initial point
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
 
-# one of each kind of likelihood, of latent variable and of form; the others: scripts/test --all
+# a named dim, latents of rows, several terms, other data, vectors; the others: scripts/test --all
 TYPICAL = (
     "varying slopes, dim named",
     "GLMM, one latent per row",
-    "factor analysis, factors of each row",
-    "autoregression by hand, observed lags",
-    "custom distribution",
     "several observed, two lengths, a potential",
-    "custom density, share of the total",
     "data of another length set",
     "multinomial, shares of each row",
-    "caught again, other chances, in a potential",
 )
 TYPICAL_REFUSALS = (
     "Minibatch",

@@ -145,6 +145,7 @@ def test_it_is_that_of_arviz(
     assert (found.n_eff_i.notnull() == changed).all()
 
 
+@pytest.mark.thorough  # of log-likelihoods: test_after.py
 @pytest.mark.usefixtures("always_divided")
 def test_any_number_of_processes_gives_the_same_bits() -> None:
     model = line()

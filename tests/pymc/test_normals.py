@@ -127,6 +127,7 @@ def test_second_derivatives_are_the_plain_ones(write: Callable[[], None]) -> Non
         np.testing.assert_allclose(other, one, rtol=1e-8)
 
 
+@pytest.mark.thorough  # of those that are not: the test above
 def test_second_derivatives_of_rows_that_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the scale s of s C: N / (2 s^2) - q / s^3, where q is the sum of forms of N numbers."""
     monkeypatch.setattr(gain, "FEW_ROWS", 0)

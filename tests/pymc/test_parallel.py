@@ -62,7 +62,7 @@ def test_the_model_of_the_context_is_meant(group2: synk.Group) -> None:
         assert parallel.model is model
 
 
-@pytest.mark.parametrize("many", [True, False])
+@pytest.mark.parametrize("many", [True, *thorough(False)])
 def test_members_return_what_the_proof_of_many_rows_has_left(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, many: bool
 ) -> None:
@@ -88,6 +88,7 @@ def test_without_a_group_it_has_one_of_its_own() -> None:
     assert not own.alive
 
 
+@pytest.mark.thorough  # nor here: test_what_takes_long_is_told
 def test_pymc_does_not_keep_workers_from_being_forked(tmp_path: Path) -> None:
     """It loads pyarrow, whose allocator has a thread that is none of a fork's business."""
     out = run_script(
@@ -411,6 +412,7 @@ def test_a_frozen_model_keeps_no_function_of_another_log_density(group2: synk.Gr
     check_equal(plain, evaluated(model, at))
 
 
+@pytest.mark.thorough  # of one group: test_members_forget_what_is_closed
 def test_two_divided_models_are_left_in_any_order(group2: synk.Group) -> None:
     models = [regression(), regression(50)]
     first, second = [synk.pymc.parallel(m) for m in models]
@@ -506,7 +508,7 @@ def test_a_value_alone_is_evaluated_without_its_gradient(
         np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("mode", ["NUMBA", pytest.param("CVM", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("mode", thorough("NUMBA", "CVM"))  # in Python: the test above
 def test_a_value_alone_in_compiled_functions(
     group2: synk.Group, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:

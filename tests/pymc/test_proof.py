@@ -11,6 +11,7 @@ import pytensor.tensor as pt
 import pytest
 from comparing import check_equal, evaluated, points
 from pytensor.graph.traversal import ancestors
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos._compiling.python_mode import python_mode
@@ -182,6 +183,7 @@ def many_values() -> tuple[pm.Model, list[str]]:
     return model, ["y", *[f"p{i}" for i in many]]
 
 
+@pytest.mark.thorough  # of sums: test_python_mode.py
 def test_the_proof_needs_no_compiler_for_sums_of_more_values_than_numpy_takes() -> None:
     model, names = many_values()
     mode = python_mode("canonicalize", "stabilize")
@@ -192,7 +194,7 @@ def test_the_proof_needs_no_compiler_for_sums_of_more_values_than_numpy_takes() 
         check_equal(plain, evaluated(model, at, mode))
 
 
-@pytest.mark.parametrize("name", ["long", "f(a, b)"])
+@pytest.mark.parametrize("name", ["long", *thorough("f(a, b)")])
 def test_names_that_are_also_those_of_dtypes(name: str) -> None:
     draw = np.random.default_rng(2)
     with pm.Model() as model:

@@ -103,7 +103,9 @@ def _folded_rest(x: Any, k: Any, mu: Any) -> Any:
     return pt.sqr((x - mu).reshape((x.shape[0], 2, -1)).sum(axis=2))
 
 
-@pytest.mark.parametrize("spread", [_spread, _spread_like_data, _repeated, _folded, _folded_rest])
+@pytest.mark.parametrize(
+    "spread", [_spread, _folded, *thorough(_spread_like_data, _repeated, _folded_rest)]
+)
 def test_lengths_of_other_axes_follow_the_data(spread: Callable[..., Any]) -> None:
     """Members would compute other sums with the lengths that data had at the division."""
     with pm.Model() as model:

@@ -182,6 +182,7 @@ def with_dims() -> pm.Model:
     return model
 
 
+@pytest.mark.thorough  # of data: the tests above
 def test_shapes_of_parameters_follow_dims_that_are_set() -> None:
     model = with_dims()
     faster = synk.pymc.fast(model)

@@ -11,6 +11,7 @@ import pytest
 from pymc.distributions.dist_math import normal_lccdf, normal_lcdf
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.math import BetaInc
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos._compiling.vectorised.tails import LogNdtr, Mills, expanded, log_ndtr
@@ -104,7 +105,7 @@ def censored() -> pm.Model:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("vectorised", [True, False])
+@pytest.mark.parametrize("vectorised", [True, *thorough(False)])
 def test_a_censored_model_is_the_plain_one(vectorised: bool) -> None:
     model = censored()
     point = {"mu": np.array(0.2), "sigma_log__": np.array(-0.3)}

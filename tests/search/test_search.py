@@ -115,6 +115,7 @@ def test_what_counts_as_a_number() -> None:
     assert why[6] == "OverflowError: int too large to convert to float"
 
 
+@pytest.mark.thorough  # what else is no number: the test above
 def test_numbers_that_are_too_large(tmp_path: Path) -> None:
     """They fail their trial, and the search goes on."""
     study = open_study("a", tmp_path / "a.db", sampler="random")
@@ -425,6 +426,7 @@ def begun(folder: Path, count: int) -> list[int]:
         time.sleep(0.02)
 
 
+@pytest.mark.thorough  # a search there: test_a_search_in_another_thread
 @pytest.mark.slow
 def test_a_parent_in_a_second_thread(tmp_path: Path) -> None:
     """Then the lifeline is the guard of trials; here the whole process is killed."""

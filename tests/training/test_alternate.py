@@ -133,7 +133,7 @@ SWAPS = {"one pair": None, "a pair of each member": rules.Swap(period=2, seed=1)
 
 
 # a cycle has 3 steps, an epoch has 5; resumed after steps 4, 8 and 12: each at another place
-@pytest.mark.parametrize("what", SWAPS)
+@pytest.mark.parametrize("what", ["a pair of each member", *thorough("one pair")])
 @pytest.mark.parametrize("step", [5, *thorough(9, 14)])
 def test_resumed_in_the_middle_of_a_cycle(tmp_path: Path, what: str, step: int) -> None:
     """Equal to the last bit: values of all members, states, history, whose turn it is."""

@@ -31,7 +31,7 @@ RULES = [
 ]
 
 
-@pytest.mark.pairwise
+@pytest.mark.each_choice
 @pytest.mark.parametrize("resumed", [False, True])
 @pytest.mark.parametrize("named", ["none", "expression", "sums"])
 @pytest.mark.parametrize("validated", ["none", "array", "source"])

@@ -59,6 +59,7 @@ def test_precision_lasts_as_long_as_the_run(
     assert run.history["rows"] == [50, 50]
 
 
+@pytest.mark.thorough  # on cores: test_fit.py
 def test_nan_rows_are_named(gpu_pair: synk.Group) -> None:
     given, how = options(mode="JAX")
     rows = ROWS.copy()

@@ -114,7 +114,7 @@ class Breaks:
 
 # 6 steps make an epoch: in the middle, the last step of an epoch, its validation, its end
 @pytest.mark.each_choice
-@pytest.mark.parametrize("kind", ["step", "epoch", "saved", *thorough("validated")])
+@pytest.mark.parametrize("kind", ["step", "saved", *thorough("epoch", "validated")])
 @pytest.mark.parametrize("step", [6, 18])
 def test_resumed_after_an_exception(tmp_path: Path, unbroken: Any, kind: str, step: int) -> None:
     with pytest.raises(OSError, match="broken off"):
@@ -237,6 +237,7 @@ def test_back_to_a_checkpoint_after_a_death_in_an_update(
     assert flag.exists()
 
 
+@pytest.mark.thorough  # of any program: tests/faults/test_interrupts.py
 def test_an_interrupt_leaves_no_traceback(tmp_path: Path) -> None:
     """The run has said where it ended; Python's exit is that of a Ctrl-C. Others are shown."""
     code = (
@@ -389,6 +390,7 @@ def script(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
         process.stdout.close()
 
 
+@pytest.mark.thorough  # of a loop: tests/faults/test_resume.py
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_kills_at_any_moment(

@@ -46,10 +46,18 @@ RULES: dict[str, rules.Rule] = {
         rules.EASGD(), rules.DiLoCo(2)
     ),
 }
-CONFIGURED = [words for words in RULES if any(name in words for name in ("meet", "Nodes", "GEM"))]
+CONFIGURED = [words for words in RULES if "meet" in words or "inside" in words]
 OTHERS = [words for words in RULES if words not in CONFIGURED]
 BASES = {"Rule", "RoundRule", "FreeRule", "TurnRule"}
-EACH = pytest.mark.parametrize("words", RULES, ids=lambda words: str(RULES[words]))
+# one of each kind: rounds, turns, messages, no turns, nodes
+TYPICAL = ('"Average"', '"Downpour"', '"GoSGD"', '"Hogwild"', [*RULES][-1])
+EACH = pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(w, id=str(rule), marks=[] if w in TYPICAL else [pytest.mark.thorough])
+        for w, rule in RULES.items()
+    ],
+)
 DRAWN = np.random.default_rng(0)
 X = DRAWN.normal(size=(61, 3))
 Y = X @ [1.0, 2.0, 3.0]

@@ -39,7 +39,7 @@ pytestmark = [
 Start = Callable[..., synk.Group]
 
 
-@pytest.fixture(scope="module", params=(*thorough(2), 3), ids=lambda n: f"size{n}")
+@pytest.fixture(scope="module", params=(2, *thorough(3)), ids=lambda n: f"size{n}")
 def _gpus(request: pytest.FixtureRequest, _standin: None) -> Iterator[synk.Group]:
     made = synk.Group(request.param, "cpu", start="exec")
     made.run(Exchange())  # links the members, whose threads last as long as the group
@@ -326,6 +326,7 @@ def test_micro_batches_on_a_gpu(start: Start, monkeypatch: pytest.MonkeyPatch) -
     assert w.get_value() == pytest.approx(2 + 2 * rows.mean())
 
 
+@pytest.mark.thorough  # on cores: tests/faults/test_close.py
 def test_a_script_that_does_not_close(tmp_path: Path) -> None:
     """The link ends at the interpreter's end, when no thread can be started any more."""
     script = """
@@ -343,6 +344,7 @@ def test_a_script_that_does_not_close(tmp_path: Path) -> None:
     assert run_script(tmp_path, script, str(Path(__file__).parents[1] / "support")) == "done\n"
 
 
+@pytest.mark.thorough  # of a version of the library, which seldom changes
 def test_the_stand_in_is_like_nccl4py(tmp_path: Path) -> None:
     """The names, arguments and numbers that the package uses are those of the installed library."""
     pytest.importorskip("nccl.bindings", reason="nccl4py is not installed (synkhronos[cuda12])")

@@ -26,6 +26,7 @@ def _single_without_compiler() -> Iterator[None]:
         yield
 
 
+@pytest.mark.thorough  # another one: tests/training/test_fit.py
 def test_mlp_learns_digits() -> None:
     """With dropout of the images and of the units, whose reductions are proved."""
     train, test = images_of_digits(8)

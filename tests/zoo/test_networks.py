@@ -238,6 +238,7 @@ def test_what_is_predicted_draws_nothing() -> None:
     assert len(net.updates) > 2
 
 
+@pytest.mark.thorough  # as in tests/nn/test_augmentation.py
 def test_images_move_in_training() -> None:
     """Words are an input of the loss, and of nothing that is validated."""
     moves = {"pad": 1, "flip": True, "mean": 120, "scale": 64}
