@@ -246,6 +246,7 @@ with synk.Group(int(sys.argv[1]), start="exec") as group:
 """
 
 
+@pytest.mark.thorough  # of numba: tests/pymc/test_compiling.py
 def test_the_second_member_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One compiles each length, the other loads it; in the next run, the first loads it too."""
     flags = os.environ.get("PYTENSOR_FLAGS", "")
@@ -334,6 +335,7 @@ with synk.Group(2, start="exec"):
 """
 
 
+@pytest.mark.thorough  # of single precision: the test above
 def test_dtypes_where_floatx_is_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTensor then denies JAX 64-bit dtypes; results are as declared, and no number is cut."""
     monkeypatch.setenv("PYTENSOR_FLAGS", f"{os.environ.get('PYTENSOR_FLAGS', '')},floatX=float32")

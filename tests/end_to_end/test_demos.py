@@ -239,6 +239,7 @@ def test_a_script_of_2017_runs_unchanged(tmp_path):
     ]
 
 
+@pytest.mark.thorough  # what they show: the tests of each function
 def test_examples_of_the_readme(tmp_path):
     """All of them, with fewer draws and steps, after which the printed digits are the same."""
     pytest.importorskip("pymc", reason="PyMC is not installed (synkhronos[pymc])")

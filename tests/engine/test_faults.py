@@ -229,7 +229,7 @@ INTERRUPTED = """
 """
 
 
-@pytest.mark.parametrize("where", ["worker", "master"])
+@pytest.mark.parametrize("where", [*thorough("worker"), "master"])
 def test_an_interrupt_stops_the_call_not_the_group(tmp_path: Path, where: str) -> None:
     printed = run_script(tmp_path, INTERRUPTED, where)
     assert printed.count("interrupted") == 3

@@ -302,6 +302,7 @@ def test_jax_ran_then_fork_close_fork(tmp_path: Path, last: str) -> None:
     assert run_script(tmp_path, text, last).strip().endswith("done")
 
 
+@pytest.mark.thorough  # of any threads: test_python_threads_choose_exec
 def test_numba_parallel_ran_before(tmp_path: Path) -> None:
     """OpenMP kills a forked child that uses it again: workers start by exec."""
     text = """

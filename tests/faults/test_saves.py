@@ -21,7 +21,7 @@ from synkhronos.testing.killing import CALLS, KILL, NEVER, Outcome, Stage, point
 CHANGING = "mkdir,write,ftruncate,rename,renameat,fchmod,unlink,unlinkat,rmdir,fsync"
 FAILING = f"{CHANGING},openat,pwrite64,renameat2,fdatasync"
 # "first" and "next" make the acts of "after a kill", "lower" those of a new step
-REPEATED_CUTS = ("first", "next", "lower")
+REPEATED_CUTS = ("first", "next", "again", "lower")
 
 pytestmark = [
     pytest.mark.together,  # one stage

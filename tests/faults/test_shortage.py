@@ -310,7 +310,7 @@ FEW = """
 """
 
 
-@pytest.mark.parametrize("limit", ["RLIMIT_NOFILE", "RLIMIT_NPROC"])
+@pytest.mark.parametrize("limit", [*thorough("RLIMIT_NOFILE"), "RLIMIT_NPROC"])
 def test_few_processes_or_descriptors(tmp_path: Path, limit: str) -> None:
     """StartFailed, until there are enough; then a group that works."""
     if limit == "RLIMIT_NPROC" and os.getuid():

@@ -16,6 +16,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from modes import FAST
+from selection import thorough
 
 import synkhronos as synk
 from synkhronos.extensions import make_train_function, updates
@@ -119,7 +120,7 @@ def judge(work: Any) -> str:
     return "torn" if any(refused) else state
 
 
-@pytest.mark.parametrize("kind", [Reduced, Trained, Updated])
+@pytest.mark.parametrize("kind", [Reduced, *thorough(Trained), Updated])
 def test_killed_while_writing(kind: Any, trials: Trials) -> None:
     """What the master finds afterwards is the value before, the value after, or StateTorn."""
     draw, told = random.Random(kind.__name__), Counter[str]()

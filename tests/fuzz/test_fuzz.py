@@ -39,7 +39,7 @@ from synkhronos._engine.spans import NAMED, SPAN
 from synkhronos.interop._keras_json import model_of
 from synkhronos.training import config
 
-FEW, MANY = 8, 300
+FEW, MANY = 4, 300
 BOMB = 40 << 20  # bytes
 NEEDS = {"hdf5": "h5py", "zarr": "zarr", "parquet": "pyarrow", "images": "PIL"}
 NEEDS |= {"csv": "pyarrow", "labels": "pyarrow", "image lists": "PIL"}

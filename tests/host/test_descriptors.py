@@ -70,8 +70,7 @@ CLOSED = """
     ("start", "then", "kind"),
     [
         ("fork", "at once", "file"),
-        ("fork", "rest", "socket"),
-        ("exec", "close", "file"),
+        *thorough(("exec", "close", "file")),
         *thorough(
             *[
                 ("fork", t, k)

@@ -63,6 +63,7 @@ def check(
         made.kill()
 
 
+@pytest.mark.thorough  # functions, Data and reductions: the other tests of this folder
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("nodes", "members", "files", "only"),

@@ -95,6 +95,7 @@ print("good end")
 """
 
 
+@pytest.mark.thorough  # of rules: test_nodes_rule.py
 @pytest.mark.parametrize(
     ("ranks", "members"),
     [(2, 2), *thorough((2, 1), (3, 1))],

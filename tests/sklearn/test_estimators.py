@@ -263,6 +263,7 @@ def test_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
         synkhronos.sklearn.SynkRegressor  # noqa: B018
 
 
+@pytest.mark.thorough  # what they show: the other tests
 @pytest.mark.parametrize("name", modules_of("synkhronos.sklearn"))
 def test_examples_of_docstrings(name: str) -> None:
     check_examples(name)

@@ -243,6 +243,7 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if "NCCL" in r.getMessage()]
 
 
+@pytest.mark.thorough  # where it fails: the test below
 def test_where_nccl_is_missing(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
