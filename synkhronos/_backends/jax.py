@@ -210,13 +210,7 @@ def wide() -> AbstractContextManager[object]:
     """A context with JAX's 64-bit dtypes, which PyTensor turns off where floatX is float32."""
     import jax
 
-    if jax.config.jax_enable_x64:
-        return _NOTHING
-    if hasattr(jax, "enable_x64"):
-        return jax.enable_x64(True)
-    from jax.experimental import enable_x64
-
-    return enable_x64()
+    return _NOTHING if jax.config.jax_enable_x64 else jax.enable_x64(True)
 
 
 def typified(state: object) -> object:

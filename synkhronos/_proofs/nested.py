@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytensor.compile.builders import OpFromGraph
+from pytensor.conditional.op import IfElse
 from pytensor.graph.basic import Apply, Variable
 from pytensor.scan.op import Scan
 from pytensor.scan.utils import ScanArgs
@@ -24,11 +25,6 @@ from synkhronos._proofs.values import (
     merge,
 )
 from synkhronos._proofs.walk import Transferred, Walk, has_rows, transfer
-
-try:
-    from pytensor.conditional.op import IfElse
-except ImportError:  # PyTensor before 3.3.7
-    from pytensor.ifelse import IfElse
 
 MAX_ROUNDS = 20  # a state goes from Same to Rows or Reduced, then gets factors: a few rounds
 

@@ -30,7 +30,7 @@ from synkhronos._proofs.values import (
     linear,
     summed,
 )
-from synkhronos._proofs.walk import Transferred, Walk, constant_of, gives_zero, has_rows, transfer
+from synkhronos._proofs.walk import Transferred, Walk, gives_zero, has_rows, transfer
 
 _REDUCTIONS: dict[type[ps.ScalarOp], str] = {
     ps.Add: "sum",
@@ -214,13 +214,11 @@ def _accumulate(op: CumOp, node: Apply, values: Sequence[Value], walk: Walk) -> 
 
 @transfer.register(SortOp)
 @transfer.register(ArgSortOp)
-def _order(op: Op, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
+def _order(op: SortOp | ArgSortOp, node: Apply, values: Sequence[Value], walk: Walk) -> Transferred:
     array = values[0]
     if not isinstance(array, Rows):
         return None
-    axis = getattr(op, "axis", None)  # in PyTensor 3.3.0 it is an input
-    axis = constant_of(node.inputs[1]) if axis is None else axis
-    if axis is None or array.axis == axis % node.inputs[0].type.ndim or array.factors:
+    if array.axis == op.axis or array.factors:
         raise Stuck("it mixes rows")
     return Rows(array.axis, array.whole)
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.mode import Mode
+from pytensor.conditional.op import ifelse
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.raise_op import Assert
@@ -21,11 +22,6 @@ from pytensor.scan.op import Scan
 from selection import examples, thorough
 
 from synkhronos._proofs import Proof, Unproved, depends_on, prove, row_draws
-
-try:
-    from pytensor.conditional.op import ifelse
-except ImportError:  # PyTensor before 3.3.7
-    from pytensor.ifelse import ifelse
 
 Values = dict[Variable, np.ndarray]
 
