@@ -344,11 +344,7 @@ class GroupFunction(Shippable):
         return dict.fromkeys(selection, self._staging.post(rows.rows))
 
     def _argument(
-        self,
-        index: int,
-        value: Any,
-        selection: dict[int, Selection],
-        posted: dict[int, ArrayRef],
+        self, index: int, value: Any, selection: dict[int, Selection], posted: dict[int, ArrayRef]
     ) -> Argument:
         rows = selection.get(index)
         if isinstance(value, Data):

@@ -78,14 +78,8 @@ _LAUNCHERS = {
         ("OMPI_COMM_WORLD_SIZE",),
         *(("OMPI_COMM_WORLD_LOCAL_RANK",), ("OMPI_COMM_WORLD_LOCAL_SIZE",)),
     ),
-    "MPICH": (
-        ("PMI_SIZE",),
-        *(("MPI_LOCALRANKID", "SLURM_LOCALID"), ("MPI_LOCALNRANKS", *_TASKS)),
-    ),
-    "Slurm": (
-        ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
-        *(("SLURM_LOCALID",), _TASKS),
-    ),
+    "MPICH": (("PMI_SIZE",), *(("MPI_LOCALRANKID", "SLURM_LOCALID"), ("MPI_LOCALNRANKS", *_TASKS))),
+    "Slurm": (("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), *(("SLURM_LOCALID",), _TASKS)),
 }
 _JOBS = ("PMIX_NAMESPACE", "PMI_PORT", "PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID")
 

@@ -63,10 +63,7 @@ def compile_for(arrays: Sequence[np.ndarray], parts: int, op: Reduction) -> None
 
 
 def reduce_into(
-    out: np.ndarray,
-    parts: Sequence[np.ndarray],
-    op: Reduction,
-    weights: Sequence[float] | None,
+    out: np.ndarray, parts: Sequence[np.ndarray], op: Reduction, weights: Sequence[float] | None
 ) -> None:
     """Write the reduction of `parts` (1-D) to `out`, in blocks."""
     for start in range(0, len(out), BLOCK):

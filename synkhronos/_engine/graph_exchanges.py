@@ -171,9 +171,7 @@ def _buffer(like: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def collective(
-    communicator: Communicator,
-    weights: Sequence[float] | None,
-    members: tuple[int, ...] | None,
+    communicator: Communicator, weights: Sequence[float] | None, members: tuple[int, ...] | None
 ) -> Iterator[None]:
     """A context in which operations combine the values of all members.
 

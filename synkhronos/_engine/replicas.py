@@ -75,10 +75,7 @@ class Finish:
         """The value of the expression."""
         if self._function is None:
             self._function = pytensor.function(
-                self.placeholders,
-                self.finished,
-                mode=python_mode(),
-                on_unused_input="ignore",
+                self.placeholders, self.finished, mode=python_mode(), on_unused_input="ignore"
             )
         typed = [
             p.type.filter(v, allow_downcast=True)

@@ -112,17 +112,9 @@ def _model() -> str | None:
 
 def _memory() -> dict[str, object]:
     lowest = memory_limits.smallest()
-    return {
-        "free": memory_limits.available().free,
-        "most": lowest.most,
-        "limit": lowest.text,
-    }
+    return {"free": memory_limits.available().free, "most": lowest.most, "limit": lowest.text}
 
 
 def _gpus() -> dict[str, object]:
     count = get_n_gpu()
-    return {
-        "count": count,
-        "visible": len(visible_gpus(os.environ, count)),
-        "driver": driver(),
-    }
+    return {"count": count, "visible": len(visible_gpus(os.environ, count)), "driver": driver()}

@@ -10,7 +10,7 @@ BETTER_OPTIMIZE = Library(
     names={
         "after the death of a member find_MAP may return a point that means nothing": (
             "better_optimize.minimize:optimizer_early_stopping_wrapper",
-        ),
+        )
     },
 )
 __getattr__ = BETTER_OPTIMIZE.get

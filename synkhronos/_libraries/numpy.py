@@ -10,7 +10,7 @@ NUMPY = Library(
     names={
         "LLVM is imported to ask for the processor, and kept functions start later": (
             "numpy._core._multiarray_umath:__cpu_features__",
-        ),
+        )
     },
 )
 __getattr__ = NUMPY.get

@@ -98,11 +98,7 @@ class Unproved:
 
 
 def prove(
-    output: Variable,
-    rows: Sequence[Variable],
-    *,
-    log_sums: bool = True,
-    made: Made | None = None,
+    output: Variable, rows: Sequence[Variable], *, log_sums: bool = True, made: Made | None = None
 ) -> Proof | Unproved:
     """Prove how `output` follows from parts of the rows of `rows`, for any split.
 

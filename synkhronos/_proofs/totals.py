@@ -174,10 +174,7 @@ def _contraction(
 
 
 def _row_label(
-    node: Apply,
-    values: Sequence[Value],
-    inputs: Sequence[Sequence[str]],
-    batch: Sequence[str],
+    node: Apply, values: Sequence[Value], inputs: Sequence[Sequence[str]], batch: Sequence[str]
 ) -> str:
     triples = list(zip(values, node.inputs, inputs, strict=True))
     labels = {names[v.axis] for v, _, names in triples if isinstance(v, Rows)}

@@ -196,10 +196,7 @@ def _code(filename: str, make: Callable[..., types.CodeType], parts: tuple[objec
 
 class _GraphPickler(_ValuePickler):
     def __init__(
-        self,
-        file: io.BytesIO,
-        persistent_id: Callable[[object], int | None],
-        reducers: Reducers,
+        self, file: io.BytesIO, persistent_id: Callable[[object], int | None], reducers: Reducers
     ) -> None:
         super().__init__(file, protocol=5)
         self._persistent_id = persistent_id

@@ -25,16 +25,7 @@ from synkhronos._transport.communicators.communicator import Communicator
 
 Shape = tuple[int, ...]
 
-SHAPES: tuple[Shape, ...] = (
-    (),
-    (1,),
-    (5,),
-    (0, 3),
-    (3, 4),
-    (1000,),
-    (70_001,),
-    (300, 200),
-)
+SHAPES: tuple[Shape, ...] = ((), (1,), (5,), (0, 3), (3, 4), (1000,), (70_001,), (300, 200))
 DTYPES = (
     "bool",
     *("int8", "int16", "int32", "int64"),
@@ -46,9 +37,7 @@ OPS = (Reduction.AVG, Reduction.SUM, Reduction.PROD, Reduction.MIN, Reduction.MA
 
 
 def check_communicator(
-    group: Group,
-    dtypes: Sequence[str] = DTYPES,
-    shapes: tuple[tuple[int, ...], ...] = SHAPES,
+    group: Group, dtypes: Sequence[str] = DTYPES, shapes: tuple[tuple[int, ...], ...] = SHAPES
 ) -> None:
     """Check every operation of the group's communicator, on every dtype and shape.
 

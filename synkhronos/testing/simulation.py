@@ -549,13 +549,7 @@ class _Gossip(_World):
             self.slots[rank] = to, self.found.weights[rank], self.w[rank].copy()
             self.found.log.append(
                 Exchange(
-                    len(self.found.log) + 1,
-                    rank,
-                    self.done[rank],
-                    0,
-                    len(self.present),
-                    "send",
-                    to,
+                    len(self.found.log) + 1, rank, self.done[rank], 0, len(self.present), "send", to
                 )
             )
         return False
@@ -598,8 +592,4 @@ class _Hogwild(_World):
 
 
 # The simulation of a free rule, by its way.
-_WORLDS: dict[str, Callable[..., _World]] = {
-    "turns": _Turns,
-    "gossip": _Gossip,
-    "races": _Hogwild,
-}
+_WORLDS: dict[str, Callable[..., _World]] = {"turns": _Turns, "gossip": _Gossip, "races": _Hogwild}

@@ -147,8 +147,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
     model: Annotated[str, _given_by('the text "module:function"')]
     model_arguments: Arguments = {}
     optimizer: Annotated[
-        str | Arguments,
-        _given_by("the name of an update rule, or a table with name"),
+        str | Arguments, _given_by("the name of an update rule, or a table with name")
     ]
     epochs: Count
     data: Annotated[Data, _given_by("a table with train")]
@@ -170,8 +169,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=Tr
     ] = []
     patience: Count | None = None
     target: Annotated[
-        str | list[str],
-        _given_by('a text such as "val_accuracy >= 0.97", or a list of them'),
+        str | list[str], _given_by('a text such as "val_accuracy >= 0.97", or a list of them')
     ] = []
     best: Annotated[str | Best | None, _given_by("the name of a value, or a table")] = None
     folder: Folder | None = None

@@ -418,16 +418,6 @@ def _error(what: str, given: TensorLike, aim: TensorLike) -> TensorVariable:
     return pt.cast(predicted, "float64") - pt.cast(target, "float64")
 
 
-__all__ = [
-    "Metric",
-    "accuracy",
-    "confusion",
-    "f1",
-    "mae",
-    "mse",
-    "r2",
-    "rmse",
-    "top_k",
-]
+__all__ = ["Metric", "accuracy", "confusion", "f1", "mae", "mse", "r2", "rmse", "top_k"]
 
 belong_to(__name__, [globals()[name] for name in __all__])

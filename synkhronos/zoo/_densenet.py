@@ -22,12 +22,7 @@ from synkhronos.zoo._blocks import (
 from synkhronos.zoo._classifier import classifier
 from synkhronos.zoo._network import network
 
-BLOCKS = {
-    121: (6, 12, 24, 16),
-    161: (6, 12, 36, 24),
-    169: (6, 12, 32, 32),
-    201: (6, 12, 48, 32),
-}
+BLOCKS = {121: (6, 12, 24, 16), 161: (6, 12, 36, 24), 169: (6, 12, 32, 32), 201: (6, 12, 48, 32)}
 
 
 @network

@@ -7,17 +7,8 @@ from typing import Any
 from llvmlite import ir
 
 from synkhronos._compiling.kept.image import NotLoadable
-from synkhronos._compiling.kept.machine_code import (
-    CFunction,
-    Code,
-    needed_environments,
-)
-from synkhronos._libraries.numba import (
-    cpu_target,
-    global_compiler_lock,
-    lookup_environment,
-    rtsys,
-)
+from synkhronos._compiling.kept.machine_code import CFunction, Code, needed_environments
+from synkhronos._libraries.numba import cpu_target, global_compiler_lock, lookup_environment, rtsys
 
 
 @global_compiler_lock  # type: ignore[untyped-decorator]

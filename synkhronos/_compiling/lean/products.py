@@ -27,8 +27,7 @@ _DONE, _NO_MEMORY, _UNFIT = range(3)
 # int numba_xxgemm(kind, transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc) and
 # int numba_xxgemv(kind, trans, m, n, alpha, a, lda, x, beta, y): numba's entries into SciPy's BLAS.
 _GEMM = ir.FunctionType(
-    _I32,
-    [*[_I8] * 3, *[_I64] * 3, *[_POINTER] * 2, _I64, _POINTER, _I64, *[_POINTER] * 2, _I64],
+    _I32, [*[_I8] * 3, *[_I64] * 3, *[_POINTER] * 2, _I64, _POINTER, _I64, *[_POINTER] * 2, _I64]
 )
 _GEMV = ir.FunctionType(_I32, [*[_I8] * 2, *[_I64] * 2, *[_POINTER] * 2, _I64, *[_POINTER] * 3])
 

@@ -21,19 +21,9 @@ from pytensor.scalar.basic import ScalarType
 from pytensor.scan.op import Scan
 from pytensor.tensor.type import TensorType
 
-from synkhronos._compiling.lean.numbers import (
-    Elements,
-    Numbers,
-    UnfitError,
-    is_short,
-)
+from synkhronos._compiling.lean.numbers import Elements, Numbers, UnfitError, is_short
 from synkhronos._compiling.lean.scan_loops import source
-from synkhronos._compiling.lean.scan_places import (
-    Read,
-    buffers,
-    read_places,
-    written_places,
-)
+from synkhronos._compiling.lean.scan_places import Read, buffers, read_places, written_places
 from synkhronos._compiling.where import Where, rewriter_before
 from synkhronos._libraries.library import usable
 

@@ -19,11 +19,7 @@ def _series(s: Real) -> Real:
 
 
 def _log(
-    k: Real,
-    f: Real,
-    more: Real | None = None,
-    large: Real | float = 0.0,
-    small: Real | float = 0.0,
+    k: Real, f: Real, more: Real | None = None, large: Real | float = 0.0, small: Real | float = 0.0
 ) -> Real:
     """K log(2) + log(1 + f) + more / (1 + f) + large + small."""
     s = f / (f + 2.0)

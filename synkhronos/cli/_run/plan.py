@@ -210,12 +210,7 @@ def plan_of(options: argparse.Namespace, environ: Mapping[str, str], machine: Ma
     by_ssh = launcher == "mpirun" and not place.scheduler and not set(AGENTS) & base.keys()
     return Plan(
         launcher=launcher,
-        words=(
-            *before,
-            *machine.python,
-            *_everywhere(options),
-            *program(options),
-        ),
+        words=(*before, *machine.python, *_everywhere(options), *program(options)),
         base=base,
         variables=variables,
         settings=settings,

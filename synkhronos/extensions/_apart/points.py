@@ -146,11 +146,7 @@ class PointSource(ABC):
         """Raise what has failed in a member."""
 
     def every(
-        self,
-        *,
-        rows: int | None = None,
-        exchanges: int | None = None,
-        seconds: float | None = None,
+        self, *, rows: int | None = None, exchanges: int | None = None, seconds: float | None = None
     ) -> Iterator[Point]:
         """Train, and give a point each time that so much has been done; exactly one is given.
 

@@ -73,12 +73,7 @@ class Loop:
     def used_for(self, use: Use) -> Loop:
         """The same loop with one more use."""
         return Loop(
-            self.gradient,
-            self.values,
-            self.scalars,
-            self.outputs,
-            self.targets,
-            (*self.uses, use),
+            self.gradient, self.values, self.scalars, self.outputs, self.targets, (*self.uses, use)
         )
 
 

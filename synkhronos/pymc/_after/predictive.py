@@ -156,12 +156,7 @@ def sample_posterior_predictive(
     }
     twin, compiled = _compiling(model)
     one: dict[str, np.ndarray] = pm_sample_posterior_predictive(
-        first,
-        model=twin,
-        random_seed=0,
-        progressbar=False,
-        return_inferencedata=False,
-        **asked,
+        first, model=twin, random_seed=0, progressbar=False, return_inferencedata=False, **asked
     )
     copied = {name: points.shaped(name) for name in one if name not in compiled.names}
 

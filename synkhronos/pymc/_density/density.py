@@ -154,10 +154,7 @@ def density(
 
 
 def _applied(
-    part: DividedTerms,
-    likelihood: Likelihood,
-    places: Sequence[Variable],
-    made: Sequence[Variable],
+    part: DividedTerms, likelihood: Likelihood, places: Sequence[Variable], made: Sequence[Variable]
 ) -> tuple[TensorVariable, dict[int, TensorVariable], set[int]]:
     """The value of a part on places of sources and data, and the gradients by number of place.
 

@@ -173,10 +173,7 @@ class Parallel(ProcessBound, Replaced):
                 log.debug("the model's gradient is not compiled ahead: %s", exc)
 
     def _prove(
-        self,
-        reading: Reading,
-        evaluator: Evaluator,
-        meanwhile: Callable[[], object] | None = None,
+        self, reading: Reading, evaluator: Evaluator, meanwhile: Callable[[], object] | None = None
     ) -> None:
         found = prove(reading, evaluator, meanwhile)
         if found is None:

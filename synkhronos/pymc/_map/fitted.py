@@ -13,13 +13,7 @@ from pymc.sampling import sample as pm_sample
 
 from synkhronos._errors import InputError
 from synkhronos._host.thread_pools import ThreadLimits
-from synkhronos.pymc._density.adaptation import (
-    AUTO,
-    Auto,
-    adapted,
-    check_adaptation,
-    name_of_nuts,
-)
+from synkhronos.pymc._density.adaptation import AUTO, Auto, adapted, check_adaptation, name_of_nuts
 from synkhronos.pymc._density.metric import Choice
 
 log = logging.getLogger("synkhronos")

@@ -254,9 +254,7 @@ def rewritten[Graph: Variable | Sequence[Variable]](graph: Graph) -> Graph:
 
 
 def simplified(
-    outputs: Sequence[Variable],
-    positive: Collection[Variable] = (),
-    wrt: Collection[Variable] = (),
+    outputs: Sequence[Variable], positive: Collection[Variable] = (), wrt: Collection[Variable] = ()
 ) -> list[TensorVariable]:
     """Rewrite graphs: costly functions leave choices, products are of one dtype.
 

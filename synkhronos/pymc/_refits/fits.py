@@ -92,10 +92,7 @@ class Refits:
         return computed(self._what, work, like, self._by)[0]
 
     def run(
-        self,
-        items: Mapping[str, Mapping[str, Any]],
-        kind: type[Refit] = Refit,
-        keeps: bool = False,
+        self, items: Mapping[str, Mapping[str, Any]], kind: type[Refit] = Refit, keeps: bool = False
     ) -> dict[str, Any]:
         """The results of items by their names.
 

@@ -81,11 +81,7 @@ def _binary(sums: GroupSums, value: np.ndarray) -> list[np.ndarray]:
 
 
 def _binomial(
-    yes: Tensor,
-    no: Tensor,
-    constant: Tensor,
-    p: Tensor,
-    n: Tensor | None = None,
+    yes: Tensor, no: Tensor, constant: Tensor, p: Tensor, n: Tensor | None = None
 ) -> Tensor:
     """Sums of logarithms of probabilities, all of which have the same sign: no digits cancel."""
     del n
@@ -155,13 +151,7 @@ def _beta(sums: GroupSums, value: np.ndarray) -> list[np.ndarray]:
     value = np.where(outside, 0.5, value)
     one = value >= 1
     others = sums.of(np.log1p(-np.where(one, 0.0, value)))
-    return [
-        sums.counts,
-        *_logarithms(sums, value),
-        others,
-        sums.of(one),
-        _outside(sums, outside),
-    ]
+    return [sums.counts, *_logarithms(sums, value), others, sums.of(one), _outside(sums, outside)]
 
 
 def _unless_one(parameter: Tensor, value: Tensor) -> Tensor:

@@ -27,12 +27,7 @@ class Progress:
     """Shows a run by its console."""
 
     def __init__(
-        self,
-        train: TrainingFunction,
-        feed: Feed,
-        position: Position,
-        epochs: int,
-        enabled: bool,
+        self, train: TrainingFunction, feed: Feed, position: Position, epochs: int, enabled: bool
     ) -> None:
         # rates and the time that is left are those of training, and compiling comes once
         self.console = Console(enabled=enabled, clock=lambda: time.monotonic() - spent())

@@ -17,13 +17,4 @@ from synkhronos._transport.communicators.links.handshake import KEY_BYTES
 from synkhronos._transport.communicators.links.link import PART, SUM, Link, LinkFailed
 from synkhronos._transport.communicators.links.listener import Listener, Place
 
-__all__ = [
-    "KEY_BYTES",
-    "PART",
-    "SUM",
-    "Link",
-    "LinkFailed",
-    "Listener",
-    "Place",
-    "connect_all",
-]
+__all__ = ["KEY_BYTES", "PART", "SUM", "Link", "LinkFailed", "Listener", "Place", "connect_all"]

@@ -28,11 +28,7 @@ class Link:
     """One end of a connection with another node."""
 
     def __init__(
-        self,
-        node: int,
-        place: Place,
-        made: socket.socket,
-        target: Callable[[int, int], memoryview],
+        self, node: int, place: Place, made: socket.socket, target: Callable[[int, int], memoryview]
     ) -> None:
         self.node = node  # the other one
         self._place = place

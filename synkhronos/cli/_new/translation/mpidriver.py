@@ -338,9 +338,7 @@ def _ends(out: Translation, old: argparse.Namespace) -> None:
         if sign.startswith("~"):
             out.leave(f"{option} {text}", "it is compared with the value itself, no moving average")
         out.set(
-            "target",
-            f"val_{name} {sign[-1]}= {float(number)!r}",
-            "Values have the prefix val_.",
+            "target", f"val_{name} {sign[-1]}= {float(number)!r}", "Values have the prefix val_."
         )
     if metrics:
         out.set("metrics", list(dict.fromkeys(metrics)))

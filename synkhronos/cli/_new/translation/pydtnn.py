@@ -44,7 +44,7 @@ _NAMES = {
     "accuracy": "accuracy",
 }
 _OTHERS = {
-    "ImageNet_converter.py": "it wrote the archives that --dataset=imagenet reads, as they are",
+    "ImageNet_converter.py": "it wrote the archives that --dataset=imagenet reads, as they are"
 }
 _OPTIMIZERS = ("sgd", "sgdmomentum", "rmsprop", "adam", "nadam", "oktopk")
 _TRUTHS = {

@@ -41,10 +41,7 @@ _KINDS: dict[str, dict[str, object] | None] = {
     "avg": {"name": "Average", "period": 1},
     "swap": {"name": "Swap", "period": 1},
 }
-_NAMES = (
-    *("RULE", "MODELFILE", "MODELCLASS", "DEVICES"),
-    *("BSP_SYNC_TYPE", "BSP_EXCH_STRATEGY"),
-)
+_NAMES = (*("RULE", "MODELFILE", "MODELCLASS", "DEVICES"), *("BSP_SYNC_TYPE", "BSP_EXCH_STRATEGY"))
 _SET = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 

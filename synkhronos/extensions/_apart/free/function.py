@@ -73,11 +73,7 @@ class FreeFunction(PlanMethods, TrainingFunction, ProcessBound, Advised):
     repeatable = False
 
     def __init__(
-        self,
-        group: Group,
-        plan: TrainPlan,
-        rule: FreeRule,
-        statistics: Sequence[SharedVariable],
+        self, group: Group, plan: TrainPlan, rule: FreeRule, statistics: Sequence[SharedVariable]
     ) -> None:
         self._planned = made = InstalledStep(group, plan)
         self._own = own = OwnVariables(made, statistics)

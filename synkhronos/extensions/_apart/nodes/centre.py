@@ -23,10 +23,7 @@ class NodeCentre(MemberState):
     """The centre between the nodes, and how the members of this one train."""
 
     def __init__(
-        self,
-        inside: NodeTraining,
-        vectors: list[Vectors],
-        entries: list[tuple[Entry, np.ndarray]],
+        self, inside: NodeTraining, vectors: list[Vectors], entries: list[tuple[Entry, np.ndarray]]
     ) -> None:
         self.leaves = inside.local.leaves
         self._inside = inside

@@ -8,12 +8,7 @@ from typing import Any
 import numpy as np
 
 from synkhronos._engine.commands.base import COMPUTE, COPY, REDUCE, SCATTER, UPDATE, WAIT, Command
-from synkhronos._engine.commands.call import (
-    Call,
-    ExtendedCall,
-    check_combinable,
-    contribute_call,
-)
+from synkhronos._engine.commands.call import Call, ExtendedCall, check_combinable, contribute_call
 from synkhronos._engine.member import Member
 from synkhronos._proofs.reductions import Reduction, accumulator
 from synkhronos.extensions._apart.meeting import Vectors, chunk
