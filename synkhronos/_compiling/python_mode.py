@@ -24,9 +24,7 @@ from pytensor.tensor.elemwise import Elemwise
 from synkhronos._compiling import array_functions
 from synkhronos._compiling.array_loops import ArrayLoop
 
-MOST_OPERANDS = (
-    31  # of an operation with one result: PyTensor's Elemwise refuses more than 32 in all
-)
+MOST_OPERANDS = 31  # of an operation with one result: Elemwise refuses more than 32 in all
 OF_ARRAYS = {  # by name, as PyTensor imports them
     kind: f"{array_functions.__name__}.{function.__name__}"
     for kind, function in (

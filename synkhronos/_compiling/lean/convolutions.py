@@ -16,14 +16,12 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.tensor.basic import as_tensor, constant
 from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.signal.conv import Convolve1d
 
 from synkhronos._compiling.lean.axes import in_memory, of_data
+from synkhronos._compiling.nodes import FLOATS, in_batches, without_axes
 from synkhronos._compiling.where import Where
 from synkhronos._libraries.library import usable
-
-_FLOATS = ("float32", "float64")
 
 
 class Convolution(Op):
@@ -67,15 +65,13 @@ class ConvolutionsOfRows(Where):
 
 def _full_of(node: Apply) -> Any:
     """Whether a convolution has all outputs, as a number; None if it is none that is known here."""
-    operation = node.op.core_op if isinstance(node.op, Blockwise) else node.op
-    if type(operation) is not Convolve1d:
+    if type(in_batches(node)) is not Convolve1d:
         return None
     x, y, full = cast(list[Any], node.inputs)
     kinds = {v.type.dtype for v in (x, y, *node.outputs)}
-    if len(kinds) > 1 or kinds.isdisjoint(_FLOATS):
+    if len(kinds) > 1 or kinds.isdisjoint(FLOATS):
         return None
-    while full.owner is not None and isinstance(full.owner.op, DimShuffle):
-        [full] = full.owner.inputs
+    full = without_axes(full)
     if isinstance(full, Constant) and np.size(full.data) == 1:
         return constant(np.array(np.all(full.data)))
     full = as_tensor(full)

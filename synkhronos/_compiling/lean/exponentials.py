@@ -11,20 +11,14 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.scalar import basic as ps
-from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import mul, true_div
 
+from synkhronos._compiling.nodes import computes
 from synkhronos._libraries.pytensor import local_mul_exp_to_exp_add
 
 
 @node_rewriter([mul, true_div])  # type: ignore[untyped-decorator]
 def join_alike(fgraph: FunctionGraph, node: Apply) -> object:
     """exp(a) * exp(b) -> exp(a + b), if a and b have the same axes."""
-    axes = {
-        v.type.broadcastable
-        for v in node.inputs
-        if v.owner is not None
-        and isinstance(v.owner.op, Elemwise)
-        and isinstance(v.owner.op.scalar_op, ps.Exp)
-    }
+    axes = {v.type.broadcastable for v in node.inputs if computes(v.owner, ps.Exp)}
     return local_mul_exp_to_exp_add.transform(fgraph, node) if len(axes) == 1 else None

@@ -12,9 +12,9 @@ from typing import Any
 from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
 from pytensor.scalar import basic as ps
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import add, exp, mul
 
+from synkhronos._compiling.nodes import computes, without_axes
 from synkhronos._compiling.where import Where
 
 
@@ -27,10 +27,12 @@ class ExponentialsOfNumbers(Where):
             if node not in fgraph.apply_nodes or not _is_product(node):
                 continue
             factors = _factors(node)
-            exponents = [v.owner.inputs[0].dimshuffle() for v in factors if _is(v.owner, ps.Exp)]
+            exponents = [
+                v.owner.inputs[0].dimshuffle() for v in factors if computes(v.owner, ps.Exp)
+            ]
             if len(exponents) < 2:
                 continue
-            rest = [v.dimshuffle() for v in factors if not _is(v.owner, ps.Exp)]
+            rest = [v.dimshuffle() for v in factors if not computes(v.owner, ps.Exp)]
             joined: Any = exp(add(*exponents))
             found = mul(joined, *rest) if rest else joined
             [output] = node.outputs
@@ -39,20 +41,14 @@ class ExponentialsOfNumbers(Where):
                 fgraph.replace(output, found, reason="synkhronos_exponentials_of_numbers")
 
 
-def _is(node: Apply | None, kind: type) -> bool:
-    return node is not None and isinstance(node.op, Elemwise) and type(node.op.scalar_op) is kind
-
-
 def _is_product(node: Apply) -> bool:
-    return _is(node, ps.Mul) and all(node.outputs[0].type.broadcastable)
+    return computes(node, ps.Mul) and all(node.outputs[0].type.broadcastable)
 
 
 def _factors(node: Apply) -> list[Any]:
     """The factors, also those of factors that are products."""
     found: list[Any] = []
     for variable in node.inputs:
-        inner: Any = variable
-        while inner.owner is not None and isinstance(inner.owner.op, DimShuffle):
-            inner = inner.owner.inputs[0]
+        inner = without_axes(variable)
         found += _factors(inner.owner) if inner.owner and _is_product(inner.owner) else [inner]
     return found

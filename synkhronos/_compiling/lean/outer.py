@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from pytensor.scalar import basic as ps
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum, dot
 
+from synkhronos._compiling.nodes import FLOATS, computes
 from synkhronos._compiling.where import Where
-
-_FLOATS = ("float32", "float64")
 
 
 class SumsOfOuterProducts(Where):
@@ -31,12 +30,10 @@ class SumsOfOuterProducts(Where):
 def _product(node: Any) -> Any:
     """The matrix product that a node computes; None if it is no sum of outer products."""
     out = node.outputs[0]
-    if not isinstance(node.op, Sum) or node.op.axis != (0,) or out.type.dtype not in _FLOATS:
+    if not isinstance(node.op, Sum) or node.op.axis != (0,) or out.type.dtype not in FLOATS:
         return None
     inner = node.inputs[0].owner
-    if inner is None or not isinstance(inner.op, Elemwise) or len(inner.inputs) != 2:
-        return None
-    if not isinstance(inner.op.scalar_op, ps.Mul):
+    if not computes(inner, ps.Mul) or len(inner.inputs) != 2:
         return None
     columns = {_added_axis(v): v for v in inner.inputs}
     if set(columns) != {1, 2} or any(v.type.dtype != out.type.dtype for v in inner.inputs):

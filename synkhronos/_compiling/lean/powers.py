@@ -6,14 +6,14 @@ takes five times as long as an exponential.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from pytensor.graph.fg import FunctionGraph
 from pytensor.scalar import basic as ps
-from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import exp, mul
 from pytensor.tensor.variable import TensorConstant
 
+from synkhronos._compiling.nodes import computes
 from synkhronos._compiling.where import Where
 
 
@@ -23,14 +23,11 @@ class PowersOfExponentials(Where):
     def change(self, fgraph: FunctionGraph) -> None:
         """Replace such powers in a graph, before its functions are vectorised."""
         for node in fgraph.toposort():
-            if not isinstance(node.op, Elemwise) or not isinstance(node.op.scalar_op, ps.Pow):
+            if not computes(node, ps.Pow):
                 continue
-            base, power = node.inputs
-            inner: Any = base.owner
-            if inner is None or not isinstance(inner.op, Elemwise):
+            base, power = cast(list[Any], node.inputs)
+            if not computes(base.owner, ps.Exp) or not isinstance(power, TensorConstant):
                 continue
-            if not isinstance(inner.op.scalar_op, ps.Exp) or not isinstance(power, TensorConstant):
-                continue
-            found: Any = exp(mul(inner.inputs[0], power))
+            found: Any = exp(mul(base.owner.inputs[0], power))
             if found.type == node.outputs[0].type:
                 fgraph.replace(node.outputs[0], found, reason="synkhronos_powers_of_exponentials")

@@ -11,20 +11,19 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.scalar import basic as ps
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import cast, log
 from pytensor.tensor.shape import SpecifyShape
 
 from synkhronos._compiling.data.lifted import is_above_zero
+from synkhronos._compiling.nodes import computes
 
 
 @node_rewriter([log])  # type: ignore[untyped-decorator]
 def log_of_data(fgraph: FunctionGraph, node: Apply) -> object:
     """log(a / b) -> log(a) - log(b), if a or b are data above 0."""
     quotient = node.inputs[0].owner
-    if quotient is None or not isinstance(quotient.op, Elemwise):
-        return None
-    if not isinstance(quotient.op.scalar_op, ps.TrueDiv):
+    if not computes(quotient, ps.TrueDiv):
         return None
     if not any(is_above_zero(_shown(v)) for v in quotient.inputs):
         return None

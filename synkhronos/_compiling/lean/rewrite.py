@@ -27,6 +27,7 @@ from synkhronos._compiling.lean.powers import PowersOfExponentials
 from synkhronos._compiling.lean.quotients import log_of_data
 from synkhronos._compiling.lean.row_products import ProductsOfChosenRows
 from synkhronos._compiling.lean.scans import ScansOfNumbers
+from synkhronos._compiling.nodes import FLOATS
 from synkhronos._compiling.vectorised.ratios import Quotients
 from synkhronos._compiling.where import Where
 from synkhronos._libraries.library import tell, usable
@@ -34,7 +35,6 @@ from synkhronos._libraries.library import tell, usable
 TAG = "synkhronos_lean"
 _JOINED = f"{TAG}_exponentials"
 _LOGARITHMS = f"{TAG}_logarithms"
-_FLOATS = ("float32", "float64")
 _AFTER_FACTORS = 46.5  # are joined; the graph of a model takes up those of densities at 47
 _BEFORE_FUNCTIONS = 48.3  # are vectorised
 _BEFORE_FUSION = 48.6
@@ -46,7 +46,7 @@ _LAST = 1001.0  # a position after all of PyTensor's own rewrites, and after tho
 
 
 def _is_product(op: Op, node: Apply) -> bool:
-    return node.outputs[0].type.dtype in _FLOATS
+    return node.outputs[0].type.dtype in FLOATS
 
 
 def operands_alike(node: Apply) -> list[Any]:
@@ -57,7 +57,7 @@ def operands_alike(node: Apply) -> list[Any]:
 
 # The scalar operations of reductions, by the name of their class.
 _COMBINED = ("Add", "Mul", "Maximum", "Minimum", "AND", "OR")
-_REDUCED = (*_FLOATS, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_REDUCED = (*FLOATS, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
 def _is_reduction(op: Any, node: Apply) -> bool:

@@ -16,16 +16,16 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import Op
 from pytensor.scalar import basic as ps
 from pytensor.tensor.basic import Alloc
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
+from synkhronos._compiling.nodes import FLOATS, computes
 from synkhronos._compiling.where import Where
 from synkhronos._libraries.library import usable
 
 _REASON = "synkhronos_row_products"
-_FLOATS = ("float32", "float64")
 _MOST = 16  # columns that are one step
 
 
@@ -128,12 +128,10 @@ def _factors(fgraph: FunctionGraph, variable: Any, dtype: str) -> tuple[Any, Any
     """The two factors of a product that only one operation reads."""
     node = variable.owner
     if (
-        node is None
-        or not isinstance(node.op, Elemwise)
-        or not isinstance(node.op.scalar_op, ps.Mul)
+        not computes(node, ps.Mul)
         or len(node.inputs) != 2
         or len(fgraph.clients[variable]) != 1
-        or dtype not in _FLOATS
+        or dtype not in FLOATS
         or any(v.type.dtype != dtype for v in (variable, *node.inputs))
     ):
         return None

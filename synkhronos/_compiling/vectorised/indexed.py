@@ -13,10 +13,11 @@ from typing import Any, cast
 from pytensor.compile.ops import view_op
 from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import All
 from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
+from synkhronos._compiling.nodes import without_axes
 from synkhronos._compiling.vectorised.op import has_vectorised
 from synkhronos._compiling.where import Where
 
@@ -44,9 +45,7 @@ def _terms(op: object) -> int | None:
 
 def _vectorised(terms: Variable) -> bool:
     """Whether a loop with vectorised functions computes more than one number."""
-    node = terms.owner
-    while node is not None and isinstance(node.op, DimShuffle):
-        node = node.inputs[0].owner
+    node = without_axes(terms).owner
     return (
         node is not None
         and isinstance(node.op, Elemwise)

@@ -19,6 +19,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.scalar import basic as ps
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 
+from synkhronos._compiling.nodes import computes
 from synkhronos._compiling.where import Where
 
 
@@ -62,9 +63,7 @@ def distance(x: Any, y: Any) -> Any:
     while s.owner is not None and isinstance(s.owner.op, DimShuffle):
         orders.append(s.owner.op)
         s = s.owner.inputs[0]
-    if not (s.owner and isinstance(s.owner.op, Elemwise)):
-        return _ratio(x, y)
-    if not isinstance(s.owner.op.scalar_op, ps.Exp):
+    if not computes(s.owner, ps.Exp):
         return _ratio(x, y)
     s = s.owner.inputs[0]
     for move in reversed(orders):

@@ -51,9 +51,8 @@ _OF_ADAPTATION = (
 _RANK_TOLERANCE = 1e-9  # of a correction, by the largest coordinate of a standardised point
 _LEAST_FACTOR = -1 + 1e-6  # at -1 a direction would vanish
 
-type Runner = Callable[
-    [Callable[..., Any]], Any
-]  # starts a sampler of nutpie, and returns its result
+# starts a sampler of nutpie, and returns its result
+type Runner = Callable[[Callable[..., Any]], Any]
 
 
 class Kernel:

@@ -9,15 +9,14 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
-from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
 from pytensor.tensor.special import LogSoftmax, LogSumExp, Softmax
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
+from synkhronos._compiling.nodes import in_batches, without_axes
 from synkhronos._compiling.vectorised.tails import LogNdtr, Mills
 from synkhronos.pymc._reading.reading import Reading
-from synkhronos.pymc._reading.rewrites import without_axes
 
 # Nanoseconds for one number, of PyTensor's code for numba; benchmarks/special.py measures them.
 _NANOSECONDS: dict[type, float] = {
@@ -45,7 +44,7 @@ def gradient_seconds(reading: Reading) -> float:
 def gradient_nanoseconds(node: Apply, shapes: Mapping[Variable, tuple[int, ...]]) -> float:
     """The time of an operation, for value and gradient."""
     count = math.prod(shapes.get(node.outputs[0], (0,)))
-    op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
+    op = in_batches(node)
     if isinstance(op, Elemwise):
         return GRADIENT * count * nanoseconds(node)
     if isinstance(op, AdvancedSubtensor):

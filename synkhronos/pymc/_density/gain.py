@@ -16,12 +16,12 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from pytensor.tensor.math import Dot
 
+from synkhronos._compiling.nodes import in_batches, without_axes
 from synkhronos._compiling.vectorised.rewrite import is_replaced, opened
 from synkhronos.pymc._density.estimate import gradient_nanoseconds, nanoseconds
 from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
 from synkhronos.pymc._density.normals import with_normals
 from synkhronos.pymc._reading.reading import Reading
-from synkhronos.pymc._reading.rewrites import without_axes
 from synkhronos.pymc._reading.rows import RowReading
 from synkhronos.pymc._repeated.quadratic import QuadraticForm
 
@@ -114,7 +114,7 @@ def _is_product(
     node: Apply, free: Collection[Variable], shapes: Mapping[Variable, tuple[int, ...]]
 ) -> bool:
     """Whether it is a product with a matrix of data; small ones take as long in PyMC's graph."""
-    operation = node.op.core_op if isinstance(node.op, Blockwise) else node.op
+    operation = in_batches(node)
     if not isinstance(operation, Dot):
         return False
     data = [v for v in node.inputs if set(ancestors([v])).isdisjoint(free)]

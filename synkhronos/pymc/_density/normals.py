@@ -28,7 +28,7 @@ from pytensor.tensor.math import Sum
 
 from synkhronos._compiling.graph_types import Inputs
 from synkhronos._compiling.lean.covariances import CovarianceGradient
-from synkhronos.pymc._reading.rewrites import without_axes
+from synkhronos._compiling.nodes import in_batches, without_axes
 
 _SOLVES = SolveTriangular(lower=True, b_ndim=1)
 # Rows of r. With more of them PyTensor's form is faster, whose products BLAS computes: a model of
@@ -92,7 +92,7 @@ def with_normals(graph: TensorVariable, parameters: Collection[Variable]) -> Ten
 
 def _is_factor(node: Apply) -> bool:
     """Whether it is the lower Cholesky factor of one matrix, which is not given by its factor."""
-    op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
+    op = in_batches(node)
     if not (isinstance(op, Cholesky) and op.lower):
         return False
     factor: Any = node.outputs[0]

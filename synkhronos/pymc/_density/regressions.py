@@ -30,7 +30,7 @@ from pytensor.tensor.variable import TensorVariable as Tensor
 from synkhronos._compiling.data.computed import Computed
 from synkhronos._compiling.data.lifted import Data
 from synkhronos._compiling.lean.quadratics import ROWS, SquaresOfRows, packed, size_of
-from synkhronos.pymc._reading.rewrites import without_axes
+from synkhronos._compiling.nodes import without_axes
 from synkhronos.pymc._repeated.affine import Affine, Block, affine
 from synkhronos.pymc._repeated.families import HALF_LOG_2_PI, NORMAL
 from synkhronos.pymc._repeated.least_squares import least_squares

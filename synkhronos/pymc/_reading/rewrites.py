@@ -22,11 +22,12 @@ from pytensor.scalar import basic as ps
 from pytensor.scalar import math as psm
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.basic import get_underlying_scalar_constant_value
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.math import Dot, switch
 
 from synkhronos._compiling.lean.rewrite import operands_alike
+from synkhronos._compiling.nodes import FLOATS, computes, without_axes
 from synkhronos._compiling.python_function import PythonFunction
 from synkhronos._compiling.vectorised.ratios import distance
 from synkhronos._compiling.vectorised.table import TABLE
@@ -56,12 +57,9 @@ _LOGARITHMS = (
 def _function_of(variable: Variable) -> tuple[bool, Variable] | None:
     """(negated, f(x)) if the variable is f(x) or -f(x) with a costly f."""
     negated, node = False, variable.owner
-    if node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, ps.Neg):
+    if computes(node, ps.Neg):
         negated, variable = True, node.inputs[0]
-        node = variable.owner
-    if node is None or not isinstance(node.op, Elemwise):
-        return None
-    return (negated, variable) if isinstance(node.op.scalar_op, _COSTLY) else None
+    return (negated, variable) if computes(variable.owner, _COSTLY) else None
 
 
 @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
@@ -92,10 +90,10 @@ def _name_normal_tail(fgraph: FunctionGraph, node: Apply) -> Rewritten:
     condition = node.inputs[0].owner if isinstance(node.op.scalar_op, ps.Switch) else None
     z = condition.inputs[0] if condition is not None and condition.inputs else None
     inner = getattr(z, "owner", None)
-    if inner is None or not _is_elementwise(inner, ps.TrueDiv):
+    if not computes(inner, ps.TrueDiv):
         return None
     difference, sigma = inner.inputs
-    if difference.owner is None or not _is_elementwise(difference.owner, ps.Sub):
+    if not computes(difference.owner, ps.Sub):
         return None
     x, mu = difference.owner.inputs
     for formula, argument in ((normal_lcdf, z), (normal_lccdf, -z)):
@@ -121,9 +119,7 @@ def _scale_bessel(fgraph: FunctionGraph, node: Apply) -> Rewritten:
     """log(i0(x)) -> log(i0e(x)) + |x|, which does not overflow from x = 714 on."""
     del fgraph
     inner = node.inputs[0].owner
-    if not isinstance(node.op.scalar_op, ps.Log) or inner is None:
-        return None
-    if not _is_elementwise(inner, psm.I0):
+    if not isinstance(node.op.scalar_op, ps.Log) or not computes(inner, psm.I0):
         return None
     x = inner.inputs[0]
     found = node.op(i0e(x)) + abs(x)
@@ -140,7 +136,7 @@ def _power_of_beta(fgraph: FunctionGraph, node: Apply) -> Rewritten:
     if not isinstance(node.op.scalar_op, psm.BetaInc):
         return None
     a, b, x = node.inputs
-    if x.owner is None or not _is_elementwise(x.owner, psm.Sigmoid):
+    if not computes(x.owner, psm.Sigmoid):
         x = switch((x >= 0) & (x <= 1), x, np.nan)
     if _is_one(b):
         found = pt.second(b, pt.exp(switch(a > 0, a, np.nan) * pt.log(x)))
@@ -157,10 +153,6 @@ def _is_one(variable: Variable) -> bool:
         return bool(get_underlying_scalar_constant_value(rewritten(variable)) == 1)
     except NotScalarConstantError:
         return False
-
-
-def _is_elementwise(node: Apply, kind: type) -> bool:
-    return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, kind)
 
 
 def with_named_tails(outputs: Sequence[Variable]) -> list[TensorVariable]:
@@ -194,9 +186,7 @@ def _split_logarithm(positive: Collection[Variable]) -> NodeRewriter:
     def rewrite(fgraph: FunctionGraph, node: Apply) -> Rewritten:
         del fgraph
         inner = node.inputs[0].owner if isinstance(node.op.scalar_op, ps.Log) else None
-        if inner is None or not isinstance(inner.op, Elemwise):
-            return None
-        if not isinstance(inner.op.scalar_op, ps.TrueDiv):
+        if not computes(inner, ps.TrueDiv):
             return None
         if not any(without_axes(v) in positive for v in inner.inputs):
             return None
@@ -215,10 +205,10 @@ def _name_ratios(wrt: Collection[Variable]) -> NodeRewriter:
     @node_rewriter([Elemwise])  # type: ignore[untyped-decorator]
     def rewrite(fgraph: FunctionGraph, node: Apply) -> Rewritten:
         inner = node.inputs[0].owner if _is_size(node) else None
-        if inner is None or not _is_elementwise(inner, ps.TrueDiv):
+        if not computes(inner, ps.TrueDiv):
             return None
         x, y = inner.inputs
-        if not _are_floats([x, y]) or set(wrt).isdisjoint(ancestors([y])):
+        if not {x.type.dtype, y.type.dtype} <= {*FLOATS} or set(wrt).isdisjoint(ancestors([y])):
             return None
         return [node.op(distance(x, y), *node.inputs[1:])]
 
@@ -227,21 +217,10 @@ def _name_ratios(wrt: Collection[Variable]) -> NodeRewriter:
 
 def _is_size(node: Apply) -> bool:
     """Whether an operation is a square, or leaves the sign out."""
-    if _is_elementwise(node, ps.Pow):
+    if computes(node, ps.Pow):
         exponent = without_axes(node.inputs[1])
         return isinstance(exponent, Constant) and bool(np.all(exponent.data == 2))
-    return _is_elementwise(node, ps.Sqr | ps.Abs)
-
-
-def _are_floats(variables: Variables) -> bool:
-    return all(v.type.dtype in ("float32", "float64") for v in variables)
-
-
-def without_axes(variable: Variable) -> Variable:
-    """The variable whose axes were moved, or that was given axes of length 1."""
-    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
-        variable = variable.owner.inputs[0]
-    return variable
+    return computes(node, ps.Sqr | ps.Abs)
 
 
 def rewritten[Graph: Variable | Sequence[Variable]](graph: Graph) -> Graph:

@@ -35,6 +35,7 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.subtensor import Subtensor, indices_from_subtensor
 from pytensor.tensor.type import TensorType
 
+from synkhronos._compiling.nodes import computes, without_axes
 from synkhronos._errors import InputError
 from synkhronos._proofs.indexing import is_full
 from synkhronos._proofs.values import Position, Rows, Same, Stuck, Unknown
@@ -328,7 +329,7 @@ class Reader:
             return all(isinstance(v, Constant) for v in ancestors([variable]) if v.owner is None)
         if not isinstance(node.op, Elemwise | DimShuffle):
             return False
-        if _is_logarithm(node) and not self._goes_on_below(node.inputs[0]):
+        if computes(node, ps.Log | ps.Log1p) and not self._goes_on_below(node.inputs[0]):
             return False
         inputs = {v for v in node.inputs if v in self._free}
         given = sum(_size(self._shapes[v]) for v in inputs)
@@ -340,8 +341,7 @@ class Reader:
         If not, the model computes the logarithm too: that of a product or a determinant is finite
         where the product itself is 0 or infinite.
         """
-        while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
-            variable = variable.owner.inputs[0]
+        variable = without_axes(variable)
         return variable.owner is None or self._goes_on(variable, variable.owner)
 
     def _candidates(self, variable: Variable) -> list[int | None]:
@@ -659,20 +659,13 @@ def always(condition: Variable) -> bool:
     It does not hold for nan, which shows in the log-density.
     """
     node = condition.owner
-    if node is None or not isinstance(node.op, Elemwise):
+    low = computes(node, ps.GE)
+    if not computes(node, ps.GE | ps.LE):
         return False
-    low, high = isinstance(node.op.scalar_op, ps.GE), isinstance(node.op.scalar_op, ps.LE)
-    inner = node.inputs[0].owner
-    if not (low or high) or inner is None or not isinstance(inner.op, Elemwise):
-        return False
-    bound = constant_of(node.inputs[1])
-    if isinstance(inner.op.scalar_op, Sigmoid):
+    bound, inner = constant_of(node.inputs[1]), node.inputs[0].owner
+    if computes(inner, Sigmoid):
         return bound == (0 if low else 1)
-    return low and bound == 0 and isinstance(inner.op.scalar_op, ps.Exp | ps.Sqr | Softplus)
-
-
-def _is_logarithm(node: Apply) -> bool:
-    return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, ps.Log | ps.Log1p)
+    return low and bound == 0 and computes(inner, ps.Exp | ps.Sqr | Softplus)
 
 
 def _size(shape: Lengths) -> int:

@@ -19,17 +19,16 @@ from pytensor.raise_op import CheckAndRaise
 from pytensor.scalar import basic as ps
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.basic import Alloc
-from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.shape import Reshape, SpecifyShape
 
+from synkhronos._compiling.nodes import computes, in_batches, without_axes
 from synkhronos._errors import InputError
 from synkhronos.pymc._reading.rows import all_of, always, without_checks
 
-_Wrap = Callable[
-    [TensorVariable], TensorVariable
-]  # what a term does to a sum, done to the elements of the sum
+# what a term does to a sum, done to the elements of the sum
+_Wrap = Callable[[TensorVariable], TensorVariable]
 
 
 @dataclass(frozen=True)
@@ -56,11 +55,11 @@ def summands_of(term: TensorVariable) -> list[Summand]:
         summed = _summed(variable)
         if summed is not None:
             arrays = tuple(wrap(a) for a in _below_sums(summed))
-            found.append(Summand(wrap(_without_axes(variable)), arrays))
+            found.append(Summand(wrap(_scalar(variable)), arrays))
         elif variable in linear:
             stack += reversed(_summands(variable.owner, wrap, linear))
         else:
-            found.append(Summand(wrap(_without_axes(variable))))
+            found.append(Summand(wrap(_scalar(variable))))
     return found
 
 
@@ -69,7 +68,7 @@ def _is_scalar(variable: Variable) -> bool:
     return all(n == 1 for n in shape)
 
 
-def _without_axes(scalar: TensorVariable) -> TensorVariable:
+def _scalar(scalar: TensorVariable) -> TensorVariable:
     return scalar.dimshuffle() if scalar.type.ndim else scalar
 
 
@@ -90,10 +89,7 @@ def _summed(variable: Variable) -> TensorVariable | None:
         return None if _is_scalar(node.inputs[0]) else node.inputs[0]
     if isinstance(node.op, DimShuffle):  # a @ b is (1, n) times (n, 1), without its two axes
         node = node.inputs[0].owner
-    if node is None:
-        return None
-    op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
-    if not isinstance(op, Dot):
+    if node is None or not isinstance(in_batches(node), Dot):
         return None
     a, b = node.inputs
     if (a.type.ndim, b.type.ndim) == (2, 2):
@@ -147,11 +143,11 @@ def _summands(node: Apply, wrap: _Wrap, linear: set[Variable]) -> list[tuple[Var
         case ps.Neg():
             return [(inputs[0], lambda x: wrap(-x))]
         case ps.TrueDiv():
-            return [(inputs[0], lambda x: wrap(x / _without_axes(inputs[1])))]
+            return [(inputs[0], lambda x: wrap(x / _scalar(inputs[1])))]
         case ps.Cast():
             return [(inputs[0], lambda x: wrap(pt.cast(x, node.outputs[0].type.dtype)))]
     [sums] = [v for v in inputs if v in linear]
-    factors = [_without_axes(v) for v in inputs if v is not sums]
+    factors = [_scalar(v) for v in inputs if v is not sums]
     return [(sums, lambda x: wrap(pt.mul(x, *factors)))]
 
 
@@ -249,9 +245,9 @@ def _not_added(array: TensorVariable) -> list[TensorVariable]:
         if isinstance(op, CheckAndRaise | Alloc | DimShuffle | SpecifyShape | Reshape | Sum):
             stack.append(node.inputs[0])
             found += node.inputs[1:]
-        elif isinstance(op, Elemwise) and isinstance(op.scalar_op, ps.Add | ps.Cast):
+        elif computes(node, ps.Add | ps.Cast):
             stack += node.inputs
-        elif isinstance(op, Elemwise) and isinstance(op.scalar_op, ps.Mul):
+        elif computes(node, ps.Mul):
             others = [v for v in node.inputs if not _is_positive(v)]
             if len(others) == 1:
                 stack += others
@@ -263,6 +259,5 @@ def _not_added(array: TensorVariable) -> list[TensorVariable]:
 
 
 def _is_positive(variable: TensorVariable) -> bool:
-    while variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
-        variable = variable.owner.inputs[0]
+    variable = without_axes(variable)
     return isinstance(variable, Constant) and bool(np.all(np.asarray(variable.data) > 0))

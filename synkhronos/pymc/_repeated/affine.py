@@ -10,11 +10,12 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.scalar import basic as ps
-from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable as Tensor
+
+from synkhronos._compiling.nodes import computes, in_batches
 
 
 class Terms(Protocol):
@@ -163,8 +164,7 @@ class _Reader:
             return None
         if isinstance(node.op, Sum) and node.op.axis == (1,):
             return self._summed(node.inputs[0])
-        op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
-        if not isinstance(op, Dot):
+        if not isinstance(in_batches(node), Dot):
             return None
         matrix, vector = node.inputs
         if matrix.type.ndim != 2 or not self._terms.is_data(matrix):
@@ -179,9 +179,7 @@ class _Reader:
     def _summed(self, product: Tensor) -> Affine | None:
         """The sums over columns of a matrix of data times a vector of parameters."""
         node = product.owner
-        if node is None or not isinstance(node.op, Elemwise):
-            return None
-        if not isinstance(node.op.scalar_op, ps.Mul):
+        if not computes(node, ps.Mul):
             return None
         matrices = [v for v in node.inputs if self._terms.has_rows(v)]
         vectors = [v for v in node.inputs if not self._terms.has_rows(v)]

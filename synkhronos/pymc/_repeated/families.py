@@ -11,9 +11,9 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.scalar.math import Sigmoid
-from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable as Tensor
 
+from synkhronos._compiling.nodes import computes
 from synkhronos.pymc._reading.rows import without_checks
 from synkhronos.pymc._repeated.pattern import bound
 from synkhronos.pymc._repeated.sums import GroupSums
@@ -86,9 +86,7 @@ def _binomial(
     """Sums of logarithms of probabilities, all of which have the same sign: no digits cancel."""
     del n
     node = p.owner
-    if node is None or not (
-        isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Sigmoid)
-    ):
+    if not computes(node, Sigmoid):
         return _times(yes, pt.log(p)) + _times(no, pt.log1p(-p)) + constant
     logit = node.inputs[0]
     far = pt.switch(logit >= 0, -_times(no, logit), _times(yes, logit))
