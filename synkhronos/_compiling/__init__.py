@@ -12,11 +12,9 @@ Each room imports only itself and the rooms before it.
 ``where``            rewrites of some graphs only
 ``data``             arrays of a graph as data, and what is computed of them once
 ``loops``            loops over arrays, compiled by numba
-``fusion``           how many arrays a fused loop reads and writes
 ``kept``             what this machine has compiled before, by the keys of graphs
 ``compile_cache``    what compiled functions leave for other processes
-``array_functions``  functions of arrays, for operations that have functions of one number only
-``array_loops``      loops of scalars that make each step for all elements at once
+``array_functions``  functions and loops of arrays, for operations that have those of one number
 ``python_mode``      the mode of functions of a few values, which Python evaluates
 ``python_function``  such a function, which is made at its first call
 ``vectorised``       elementary and special functions that a compiler vectorises

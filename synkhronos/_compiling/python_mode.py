@@ -22,7 +22,7 @@ from pytensor.scalar.math import Log1mexp, Softplus, TriGamma
 from pytensor.tensor.elemwise import Elemwise
 
 from synkhronos._compiling import array_functions
-from synkhronos._compiling.array_loops import ArrayLoop
+from synkhronos._compiling.array_functions import ArrayLoop
 
 MOST_OPERANDS = 31  # of an operation with one result: Elemwise refuses more than 32 in all
 OF_ARRAYS = {  # by name, as PyTensor imports them

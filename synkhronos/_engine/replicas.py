@@ -45,6 +45,7 @@ from pytensor.tensor.type import TensorType
 from synkhronos._backends import jax as jax_backend
 from synkhronos._backends.machine_code import repeated
 from synkhronos._compiling.data.aligned import aligned_empty
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._compiling.lean.mode import lean, without_c
 from synkhronos._compiling.memory import rarely_collected
 from synkhronos._compiling.progress import watch
@@ -52,7 +53,6 @@ from synkhronos._compiling.python_mode import python_mode
 from synkhronos._compiling.traces import untraced
 from synkhronos._compiling.vectorised.rewrite import vectorising
 from synkhronos._engine.graph_collectives import ordered
-from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.ready_values import Listener, listener, listening, told_among
 from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._proofs.reductions import Accumulator, Reduction

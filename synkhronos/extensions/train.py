@@ -38,11 +38,11 @@ from pytensor.tensor.random.type import RandomType
 from synkhronos._api.data import Data
 from synkhronos._backends.jax import runs_jax
 from synkhronos._checks import check_flag, shown
+from synkhronos._compiling.graph_types import ModeLike, Output, Variables
 from synkhronos._compiling.progress import telling
 from synkhronos._engine.function_arguments import Change, roots, substituted
 from synkhronos._engine.function_plan import plan
 from synkhronos._engine.graph_collectives import has_collectives
-from synkhronos._engine.graph_types import ModeLike, Output, Variables
 from synkhronos._engine.group import Group, current
 from synkhronos._errors import InputError, InputTypeError, UnusedWarning
 from synkhronos._plan.rows import Picks, select

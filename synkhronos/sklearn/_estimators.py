@@ -22,7 +22,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from synkhronos._checks import check_integer, closest, shown
-from synkhronos._engine.graph_types import ModeLike
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._engine.group import current_or_temporary
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions import updates

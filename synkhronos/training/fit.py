@@ -30,7 +30,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
 from synkhronos._checks import check_integer, options_checked, shown
-from synkhronos._engine.graph_types import ModeLike
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._errors import InputError, InputTypeError, ReductionWarning
 from synkhronos._warnings import refusing
 from synkhronos.extensions._rows.loader import Loader

@@ -17,7 +17,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._checks import check_number, shown
-from synkhronos._engine.graph_types import Variables
+from synkhronos._compiling.graph_types import Variables
 from synkhronos._errors import InputTypeError
 from synkhronos.extensions.updates import apply_rule
 from synkhronos.extensions.updates._slots import gradients, names_of, trainable

@@ -16,7 +16,7 @@ from pytensor.tensor.elemwise import Elemwise
 from selection import thorough
 
 import synkhronos as synk
-from synkhronos._compiling.array_loops import ArrayLoop
+from synkhronos._compiling.array_functions import ArrayLoop
 from synkhronos._compiling.python_mode import MOST_OPERANDS, python_mode
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.training import guarded

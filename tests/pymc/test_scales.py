@@ -15,8 +15,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Exp, Pow, TrueDiv
 
 import synkhronos as synk
-from synkhronos._compiling.lean.number_products import ExponentialsOfNumbers
-from synkhronos._compiling.lean.powers import PowersOfExponentials
+from synkhronos._compiling.lean.exponents import ExponentialsOfNumbers, PowersOfExponentials
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos._compiling.vectorised.ratios import Quotients, Ratio, Scaled
 from synkhronos.pymc._reading.rewrites import rewritten, simplified

@@ -18,19 +18,36 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import copy_stack_trace
 
-from synkhronos._compiling.fusion import many_operands
 from synkhronos._compiling.kept.digests import Unkeyed
 from synkhronos._compiling.kept.folder import Folder, kept_folder
 from synkhronos._compiling.kept.image import NotLoadable
 from synkhronos._compiling.kept.keys import graph_key
 from synkhronos._compiling.kept.machine_code import PythonCode, code_of, first_of
 from synkhronos._compiling.kept.pickles import pickled, unpickled
-from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.library import Replacing, optional_gain
 from synkhronos._libraries.numba import NUMBA
+from synkhronos._libraries.pytensor import PYTENSOR
 
 log = logging.getLogger("synkhronos")
 
 _MOST_CODES = 8  # of one function, each for other types of arguments
+_MOST_OPERANDS = 1024  # of a fused loop, as PyTensor's own for C code
+_OPERANDS = "elemwise_max_operands_fct"
+
+
+def _lift_limit() -> Callable[[], None]:
+    """Let PyTensor fuse loops with many operands; returns what restores its limit."""
+    own = PYTENSOR.get(_OPERANDS)
+
+    def most(node: object) -> int:
+        return _MOST_OPERANDS if _many_operands.is_here else own(node)
+
+    return PYTENSOR.replace({_OPERANDS: most})
+
+
+# A context in which loops of numba are fused that have more than 32 operands, as many as numpy's
+# functions take. Without a C compiler, PyTensor fuses nothing of such a loop.
+_many_operands = Replacing(_lift_limit)
 
 
 class KeptMode(Mode):
@@ -70,7 +87,7 @@ class KeptMaker(FunctionMaker):
         )
         if self.kept is not None and self.kept.restore(fgraph):
             return
-        with many_operands:
+        with _many_operands:
             super().prepare_fgraph(inputs, outputs, additional_outputs, fgraph, mode, profile)
         if self.kept is not None:
             self.kept.note_graph(fgraph)

@@ -18,12 +18,11 @@ from synkhronos._compiling.data.once import ComputesOnce
 from synkhronos._compiling.lean.axes import LoopsInOrderOfMemory
 from synkhronos._compiling.lean.convolutions import ConvolutionsOfRows
 from synkhronos._compiling.lean.covariances import CovarianceGradient
+from synkhronos._compiling.lean.exponents import ExponentialsOfNumbers, PowersOfExponentials
 from synkhronos._compiling.lean.gathers import GathersByLoops
 from synkhronos._compiling.lean.narrow import WithoutAxesOfOne
-from synkhronos._compiling.lean.number_products import ExponentialsOfNumbers
 from synkhronos._compiling.lean.op import Lean
 from synkhronos._compiling.lean.outer import SumsOfOuterProducts
-from synkhronos._compiling.lean.powers import PowersOfExponentials
 from synkhronos._compiling.lean.quotients import log_of_data
 from synkhronos._compiling.lean.row_products import ProductsOfChosenRows
 from synkhronos._compiling.lean.scans import ScansOfNumbers

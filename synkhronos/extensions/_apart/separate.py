@@ -10,9 +10,9 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._api.function import Function, function
+from synkhronos._compiling.graph_types import ModeLike, Variables
 from synkhronos._engine.function_arguments import roots, substituted
 from synkhronos._engine.graph_collectives import has_collectives
-from synkhronos._engine.graph_types import ModeLike, Variables
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._errors import InputError, InputTypeError

@@ -9,7 +9,7 @@ import numpy as np
 import pytensor
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._engine.graph_types import ModeLike
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseRecipe
 from synkhronos.extensions._apart.recipe import LocalRecipe
 from synkhronos.extensions._step.flat import lay_out, shapes_of

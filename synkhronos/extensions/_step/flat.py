@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._engine.graph_types import ModeLike
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._step.exchanges import Exchange, TopK
 from synkhronos.extensions._step.layout import Bucket, assign_owners, bucket

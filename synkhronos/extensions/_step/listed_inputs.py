@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytensor.graph.basic import Variable
 
 from synkhronos._checks import shown
-from synkhronos._engine.graph_types import Variables
+from synkhronos._compiling.graph_types import Variables
 from synkhronos._errors import InputTypeError
 
 

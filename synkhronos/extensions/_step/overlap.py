@@ -18,8 +18,8 @@ from pytensor.link.basic import JITLinker, PerformLinker
 from pytensor.link.numba.linker import NumbaLinker
 from pytensor.link.vm import VMLinker
 
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._engine.function_plan import Plan
-from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import Recipe
 from synkhronos._errors import InputError

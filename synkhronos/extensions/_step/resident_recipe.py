@@ -8,7 +8,7 @@ import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
-from synkhronos._engine.graph_types import ModeLike
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._proofs.reductions import Reduction, accumulator
 
 

@@ -15,7 +15,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
 from synkhronos._api.report import Report
-from synkhronos._engine.graph_types import ModeLike
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._engine.group import Group
 from synkhronos.extensions._step.installed_step import InstalledStep
 from synkhronos.extensions._step.same_rows import SameRows

@@ -34,6 +34,7 @@ from pytensor.graph.traversal import ancestors
 
 from synkhronos._backends.jax import runs_jax
 from synkhronos._backends.reduction_loops import weighted_sum
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._compiling.progress import watch
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos._engine.commands.base import COMPUTE, COPY, REDUCE, SCATTER, UPDATE, WAIT, Stopwatch
@@ -45,7 +46,6 @@ from synkhronos._engine.commands.call import (
     compute_call,
     contribute_call,
 )
-from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.member import Ending, Member
 from synkhronos._engine.ready_values import listening
 from synkhronos._engine.replicas import compiled, configured

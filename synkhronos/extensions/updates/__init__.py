@@ -32,7 +32,7 @@ from pytensor.tensor.variable import TensorVariable
 
 import synkhronos.extensions.updates._rules as _rules
 from synkhronos._checks import check_options, shown
-from synkhronos._engine.graph_types import Variables
+from synkhronos._compiling.graph_types import Variables
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos.extensions.updates._momentum import apply_momentum
 from synkhronos.extensions.updates._momentum import (

@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._engine.graph_types import Variables
+from synkhronos._compiling.graph_types import Variables
 from synkhronos.extensions.updates._slots import (
     Hyper,
     Updates,

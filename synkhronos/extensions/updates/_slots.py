@@ -17,7 +17,7 @@ from pytensor.tensor.type import DenseTensorType
 from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._checks import shown
-from synkhronos._engine.graph_types import Variables
+from synkhronos._compiling.graph_types import Variables
 from synkhronos._errors import InputError, InputTypeError, UnusedWarning
 from synkhronos._warnings import warn
 

@@ -10,7 +10,7 @@ from typing import Any
 from pymc import Model
 
 from synkhronos._backends.mpi import launch
-from synkhronos._engine.graph_types import ModeLike
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._errors import InputError
 from synkhronos.pymc._chains.nodes import can_divide_chains, sample_over_nodes
 from synkhronos.pymc._chains.processes import sample_in_processes

@@ -9,7 +9,7 @@ from typing import Any
 
 from pymc import Model
 
-from synkhronos._engine.graph_types import ModeLike
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._errors import InputError
 from synkhronos.pymc._chains.sampling import sample
 

@@ -28,11 +28,11 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.link.numba.linker import NumbaLinker
 
 from synkhronos._checks import check_counts, check_flag, is_integer, plain, shown
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._compiling.kept.folder import keeping
 from synkhronos._compiling.lean.mode import mode_of, without_c
 from synkhronos._compiling.memory import rarely_collected
 from synkhronos._compiling.progress import silent, tell
-from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import cores as _cores
 from synkhronos._host.system import has_mpi_rank, trouble

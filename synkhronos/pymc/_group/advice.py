@@ -20,8 +20,8 @@ from synkhronos._api.advice import PARTS, ROUND_SECONDS, Timing, seconds_of, sec
 from synkhronos._api.advice import Advice as FunctionAdvice
 from synkhronos._api.tables import percent
 from synkhronos._backends.jax import runs_jax
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._compiling.lean.mode import mode_of
-from synkhronos._engine.graph_types import ModeLike
 from synkhronos._errors import InputError
 from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos._libraries.library import optional_gain

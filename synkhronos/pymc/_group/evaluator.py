@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._compiling.progress import tell
-from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.group import Group
 from synkhronos._engine.replicas import Answer
 from synkhronos._errors import GroupClosed

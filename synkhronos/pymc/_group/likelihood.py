@@ -17,12 +17,12 @@ from synkhronos._api.make_data import data
 from synkhronos._api.request import Request
 from synkhronos._backends.jax import runs_jax
 from synkhronos._compiling.compile_cache import fills_cache_of_numba
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._compiling.lean.mode import mode_of
 from synkhronos._compiling.progress import telling
 from synkhronos._engine.commands.base import Command, CommandCache
 from synkhronos._engine.commands.call import Call, compile_alone, compute_call
 from synkhronos._engine.function_plan import plan
-from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.group import Group, Task
 from synkhronos._engine.replicas import Answer, Replica, Variant
 from synkhronos._engine.shipping import distribute_in

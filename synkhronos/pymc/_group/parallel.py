@@ -29,9 +29,9 @@ import synkhronos.pymc._density.numba  # noqa: F401 (registers the operation)
 from synkhronos._api.advice import seconds_of
 from synkhronos._checks import check_counts, options_checked
 from synkhronos._compiling.compile_cache import fills_cache_of_numba
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._compiling.progress import tell, telling
 from synkhronos._compiling.traces import untraced
-from synkhronos._engine.graph_types import ModeLike
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._errors import GroupClosed, InputError, NotForked

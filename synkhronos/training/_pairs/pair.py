@@ -9,7 +9,7 @@ from typing import Any
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._checks import check_integer
-from synkhronos._engine.graph_types import ModeLike
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._errors import ReductionWarning
 from synkhronos._warnings import refusing
 from synkhronos.extensions._apart.separate import make_local_train_function

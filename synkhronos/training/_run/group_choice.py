@@ -25,7 +25,7 @@ import numpy as np
 from synkhronos._api.advice import Timing, seconds_of
 from synkhronos._api.request import Request
 from synkhronos._backends.jax import runs_jax
-from synkhronos._engine.graph_types import ModeLike
+from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._engine.group import close, current, current_or_none, fork
 from synkhronos._engine.startup import launched
 from synkhronos._errors import NotForked
