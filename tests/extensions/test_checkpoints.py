@@ -28,8 +28,8 @@ from user_scripts import run_script
 
 import synkhronos as synk
 from synkhronos.extensions import make_train_function, updates
+from synkhronos.extensions._saving import checkpoint_files, random_streams
 from synkhronos.extensions._saving import checkpoints as module
-from synkhronos.extensions._saving import random_streams
 from synkhronos.extensions.batches import Batches
 from synkhronos.extensions.checkpoints import Checkpoints
 from synkhronos.testing.conformance import DTYPES
@@ -109,9 +109,12 @@ def test_every_dtype_and_layout(folder: Path, dtype: str, borrowed: bool) -> Non
 )
 def test_any_array_in_any_order_of_axes(value: np.ndarray, axes: list[int]) -> None:
     turned = value.transpose([a for a in axes if a < value.ndim])
-    kept = module.storable(turned)
+    kept = checkpoint_files.storable(turned)
     assert kept.flags.c_contiguous
-    same(module.original(kept, turned.dtype.name, list(turned.shape)), turned.copy(order="C"))
+    same(
+        checkpoint_files.original(kept, turned.dtype.name, list(turned.shape)),
+        turned.copy(order="C"),
+    )
 
 
 def test_the_defect_of_safetensors_is_what_we_avoid(tmp_path: Path) -> None:
@@ -119,7 +122,7 @@ def test_the_defect_of_safetensors_is_what_we_avoid(tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
     turned = np.arange(6.0).reshape(2, 3).T
-    save_file({"t": module.storable(turned)}, tmp_path / "t")
+    save_file({"t": checkpoint_files.storable(turned)}, tmp_path / "t")
     same(load_file(tmp_path / "t")["t"], turned.copy(order="C"))
 
 
@@ -804,7 +807,7 @@ def test_another_format(folder: Path) -> None:
     place = checkpoints.save(1)
     body = json.loads((place / "meta.json").read_text())
     del body["seal"]
-    (place / "meta.json").write_text(module._sealed({**body, "format": 99}))
+    (place / "meta.json").write_text(checkpoint_files.sealed({**body, "format": 99}))
     with pytest.raises(synk.CheckpointError, match="format 99; this reads 1"):
         checkpoints.restore()
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos.extensions._saving import checkpoints
+from synkhronos.extensions._saving import checkpoint_files
 
 ARRAYS, META = "arrays.safetensors", "meta.json"
 
@@ -125,7 +125,7 @@ class Forger:
         (place / ARRAYS).write_bytes(arrays)
         if isinstance(body, dict) and isinstance(body.get("blake2b"), str):
             body = {**body, "blake2b": hashlib.blake2b(arrays).hexdigest()}
-        sealed = checkpoints._sealed(body) if isinstance(body, dict) else json.dumps(body)
+        sealed = checkpoint_files.sealed(body) if isinstance(body, dict) else json.dumps(body)
         (place / META).write_text(sealed)
 
     def __call__(self, place: Path, draw: random.Random) -> str:
@@ -189,7 +189,7 @@ class Forger:
     def a_text(self, place: Path, draw: random.Random) -> None:
         """Bytes that no encoder has made."""
         (place / ARRAYS).write_bytes(self.arrays)
-        text = checkpoints._sealed(self.body)
+        text = checkpoint_files.sealed(self.body)
         texts = (
             "[" * DEEP,
             '{"a":' * DEEP + "1" + "}" * DEEP,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
@@ -49,17 +48,27 @@ from synkhronos._host.folder_locks import FolderLock
 from synkhronos._warnings import warn
 from synkhronos.extensions._apart.points import Point
 from synkhronos.extensions._rows.batches import Batches
+from synkhronos.extensions._saving.checkpoint_files import (
+    ARRAYS,
+    FORMAT,
+    META,
+    NAME,
+    Body,
+    check_streams,
+    damage,
+    digest,
+    folders,
+    original,
+    read_meta,
+    sealed,
+    storable,
+)
 from synkhronos.extensions._saving.named_variables import Saved, check_array, named_variables
-from synkhronos.extensions._saving.random_streams import fetch_states, rebuild, set_states
+from synkhronos.extensions._saving.random_streams import fetch_states, set_states
 from synkhronos.extensions._step.training_function import TrainingFunction
 
-type Body = dict[str, Any]  # of the JSON file of a checkpoint
-
-FORMAT = 1
-_ARRAYS, _META = "arrays.safetensors", "meta.json"
-_NAME = re.compile(r"(\.old-)?step-([0-9]{8,})")
 _LEAVINGS = ".tmp-"
-_LEFT = re.compile(rf"{re.escape(_LEAVINGS)}{_NAME.pattern}")  # all other names are the user's
+_LEFT = re.compile(rf"{re.escape(_LEAVINGS)}{NAME.pattern}")  # all other names are the user's
 _SHOWN = 5  # names in a message
 _LOCK_SECONDS = 300.0  # that a save waits for that of another process; the largest take minutes
 _LOOK_SECONDS = 0.01
@@ -173,7 +182,7 @@ class Checkpoints(ProcessBound):
     def saved(self) -> dict[int, dict[str, Any]]:
         """The keywords of `save` by step, in the order of saving, of all that can be read."""
         places = [place for serial, _, place in self._listed() if serial is not None]
-        return {body["step"]: body["meta"] for body in map(_read_meta, places)}
+        return {body["step"]: body["meta"] for body in map(read_meta, places)}
 
     def save(self, step: int | Point, **meta: object) -> Path:
         """Write a checkpoint; it replaces one of the same step.
@@ -381,7 +390,7 @@ class Checkpoints(ProcessBound):
         if not self.folder.is_dir():
             return
         with self._alone():
-            found = _folders(self.folder)
+            found = folders(self.folder)
             self._discard([found[step] for step in steps if step in found])
 
     def adopt(self) -> None:
@@ -489,16 +498,16 @@ class Checkpoints(ProcessBound):
             raise InputError(f"restore: {place} does not fit: {'; '.join(wrong)}; nothing was set")
 
     def _read_arrays(self, place: Path, body: Body) -> dict[str, np.ndarray]:
-        path = place / _ARRAYS
+        path = place / ARRAYS
         try:
-            if _digest(path) != body["blake2b"]:
-                raise _damaged(place, f"the checksum of {_ARRAYS} is not the one in {_META}")
+            if digest(path) != body["blake2b"]:
+                raise damage(place, f"the checksum of {ARRAYS} is not the one in {META}")
             found = self._files.load_file(path)
             return {n: original(found[n], *body["values"][n]) for n in self._values}
         except (OSError, self._error, KeyError, ValueError, TypeError) as exc:
             if files.is_shortage(exc):
                 raise
-            raise _damaged(place, f"{_ARRAYS}: {exc}") from exc
+            raise damage(place, f"{ARRAYS}: {exc}") from exc
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -529,12 +538,12 @@ class Checkpoints(ProcessBound):
         made = self.folder / f"{_LEAVINGS}{place.name}"
         try:
             with files.new_folder(made) as inside:
-                self._save_arrays(arrays, inside / _ARRAYS)
-                body["blake2b"] = _digest(inside / _ARRAYS)
+                self._save_arrays(arrays, inside / ARRAYS)
+                body["blake2b"] = digest(inside / ARRAYS)
                 # from the clock, so that an unreadable one does not become the latest
                 last = max([n for n, _, _ in listed if n is not None], default=0)
                 body["serial"] = max(last + 1, time.time_ns())
-                files.create(inside / _META, _sealed(body), lasting=False)
+                files.create(inside / META, sealed(body), lasting=False)
             if os.path.lexists(place):
                 # a folder cannot replace another; until the next rename the old one counts
                 place.rename(self.folder / f".old-{place.name}")
@@ -579,7 +588,7 @@ class Checkpoints(ProcessBound):
     def _left_over(self, path: Path) -> bool:
         if _LEFT.fullmatch(path.name):
             return True
-        match = _NAME.fullmatch(path.name)
+        match = NAME.fullmatch(path.name)
         replaced = match is not None and bool(match[1])
         return replaced and (self.folder / path.name.removeprefix(".old-")).exists()
 
@@ -589,10 +598,10 @@ class Checkpoints(ProcessBound):
         Those that cannot be read are last if no other one has a later step, else first.
         """
         found = []
-        for step, path in _folders(self.folder).items():
+        for step, path in folders(self.folder).items():
             serial = None
             with contextlib.suppress(SynkhronosError):
-                serial = _read_meta(path)["serial"]
+                serial = read_meta(path)["serial"]
             found.append((serial, step, path))
         last = max([step for serial, step, _ in found if serial is not None], default=-1)
 
@@ -606,7 +615,7 @@ class Checkpoints(ProcessBound):
         """The checkpoint of a step; without one all of them, the latest first."""
         if step is None:
             return [path for _, _, path in reversed(self._listed())]
-        found = _folders(self.folder).get(check_integer("step", step, 0))
+        found = folders(self.folder).get(check_integer("step", step, 0))
         return [] if found is None else [found]
 
     def _first_whole(self, places: Sequence[Path]) -> tuple[Path, Body, dict[str, np.ndarray]]:
@@ -631,7 +640,7 @@ class Checkpoints(ProcessBound):
 
     def _read(self, place: Path) -> tuple[dict[str, object], dict[str, np.ndarray]]:
         """Read a checkpoint whole, and check that it fits."""
-        body = _read_meta(place)
+        body = read_meta(place)
         self._check_names(place, body)
         self._check_shapes(place, body)
         if self.batches is not None and body["batches"] is None:
@@ -639,7 +648,7 @@ class Checkpoints(ProcessBound):
                 f"restore: {place} was saved without batches, and this Checkpoints has batches; "
                 "nothing was set. To restore the variables, make it without batches"
             )
-        _check_streams(place, body)
+        check_streams(place, body)
         return body, self._read_arrays(place, body)
 
 
@@ -659,87 +668,6 @@ def _rows_for(nodes: int, rows: np.ndarray) -> np.ndarray:
         return rows
     found = np.zeros((nodes, *rows.shape[1:]), rows.dtype)
     found[0] = rows.sum(axis=0)
-    return found
-
-
-def _folders(folder: Path) -> dict[int, Path]:
-    """The checkpoints in a folder. A replaced one counts until the new one has its name."""
-    found: dict[int, Path] = {}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():  # ".old-..." before "step-..."
-        match = _NAME.fullmatch(path.name)
-        if match:
-            found[int(match[2])] = path
-    return found
-
-
-def _read_meta(place: Path) -> Body:
-    try:
-        body = json.loads(files.read_bytes(place / _META, most=None))
-        seal = body.pop("seal")
-        whole = _seal(body) == seal
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:
-        if files.is_shortage(exc):
-            raise
-        raise _damaged(place, f"{_META} cannot be read ({exc!r})") from exc
-    if not whole:
-        raise _damaged(place, f"the contents of {_META} have changed")
-    if body.get("format") != FORMAT:
-        raise CheckpointError(
-            f"checkpoint {place} has format {body.get('format')}; this reads {FORMAT}. Nothing was "
-            "set. Use the version that wrote it, or name another step"
-        )
-    if not _complete(body):
-        raise _damaged(place, f"{_META} has missing or wrong entries")
-    match = _NAME.fullmatch(place.name)
-    if match is not None and body["step"] != int(match[2]):
-        raise _damaged(place, f"its contents were saved as step {body['step']}")
-    return dict(body)
-
-
-def _complete(body: Body) -> bool:
-    """Whether a checkpoint's body has all entries, each of the right type."""
-    kinds = {"step": int, "serial": int, "values": dict, "streams": dict, "size": int}
-    kinds |= {"master": int, "meta": dict, "blake2b": str}
-    if "batches" not in body or any(type(body.get(p)) is not kind for p, kind in kinds.items()):
-        return False
-    if not 0 <= body["master"] < body["size"]:
-        return False
-    values = all(
-        type(v) is list and len(v) == 2 and type(v[0]) is str and type(v[1]) is list
-        for v in body["values"].values()
-    )
-    return values and all(
-        type(states) is list and len(states) == body["size"] for states in body["streams"].values()
-    )
-
-
-def _check_streams(place: Path, body: Body) -> None:
-    for name, states in body["streams"].items():
-        for state in states:
-            try:
-                rebuild(state)
-            except Exception as exc:  # numpy raises different errors for a wrong state
-                raise _damaged(place, f"{name} is not the state of a generator ({exc!r})") from exc
-
-
-def _sealed(body: dict[str, object]) -> str:
-    return json.dumps({**body, "seal": _seal(body)}, indent=1)
-
-
-def _seal(body: dict[str, object]) -> str:
-    return hashlib.blake2b(json.dumps(body, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def _digest(path: Path) -> str:
-    with files.reading(path) as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()
-
-
-def _damaged(place: Path, why: str) -> CheckpointError:
-    found = CheckpointError(
-        f"checkpoint {place} is damaged: {why}. Nothing was set. Remove it, or name another step"
-    )
-    found.damaged = f"checkpoint {place} is damaged: {why}"
     return found
 
 
@@ -772,19 +700,3 @@ def _plain(value: object) -> object:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} cannot be JSON")
-
-
-def storable(value: np.ndarray) -> np.ndarray:
-    """In C order, which safetensors 0.8.0 assumes (its issue 825); complex numbers as pairs."""
-    found = np.asarray(value, order="C")  # np.ascontiguousarray would make 0-d values 1-d
-    if found.dtype.kind == "c":
-        half = np.dtype(f"f{found.dtype.itemsize // 2}")
-        found = found.reshape(-1).view(half).reshape(*found.shape, 2)
-    return found
-
-
-def original(stored: np.ndarray, dtype: str, shape: Sequence[int]) -> np.ndarray:
-    """The array that `storable` had, from its stored values."""
-    if stored.dtype.name != dtype:
-        stored = stored.reshape(-1).view(dtype)
-    return stored.reshape(tuple(shape))
