@@ -19,7 +19,8 @@ from common import describe_machine, show
 
 import synkhronos as synk
 from synkhronos._engine.commands.call import Call
-from synkhronos._transport.channels.one_node import OneNodeChannel, OneNodeEnd
+from synkhronos._transport.channels.one_node import OneNodeChannel
+from synkhronos._transport.channels.one_node_end import OneNodeEnd
 
 STAGES = (  # by the number of their word
     "the master begins to post",

@@ -14,7 +14,7 @@ from synkhronos._host.arena import Arena
 from synkhronos._host.cores import bind_worker
 from synkhronos._host.files import replace
 from synkhronos._transport.channels.channel import InlineChannel
-from synkhronos._transport.channels.one_node import OneNodeEnd
+from synkhronos._transport.channels.one_node_end import OneNodeEnd
 from synkhronos._transport.communicators.gpus import with_gpus
 from synkhronos._transport.communicators.shared_memory import SharedMemory
 from synkhronos._transport.processes.worker import Wiring

@@ -14,7 +14,7 @@ from user_scripts import run_script
 import synkhronos as synk
 from synkhronos._host import arena
 from synkhronos._host.memory_limits import Limit
-from synkhronos._transport.channels import one_node
+from synkhronos._transport.channels import one_node, one_node_end
 from synkhronos._transport.shared_state import waiting
 
 
@@ -56,7 +56,7 @@ def test_the_end_wakes_all_who_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_worker_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_node, "READY_SECONDS", 0.3)
-    monkeypatch.setattr(one_node.OneNodeEnd, "ready", lambda self: time.sleep(600))
+    monkeypatch.setattr(one_node_end.OneNodeEnd, "ready", lambda self: time.sleep(600))
     with pytest.raises(synk.GroupError, match=r"ranks \[1, 2\] did not start within"):
         synk.Group(3, start="fork")
 

@@ -20,7 +20,7 @@ from selection import thorough
 
 import synkhronos as synk
 from synkhronos._engine.commands.base import Command
-from synkhronos._transport.channels.one_node import OneNodeEnd
+from synkhronos._transport.channels.one_node_end import OneNodeEnd
 from synkhronos.extensions import make_train_function, updates
 from synkhronos.testing import leaks
 from synkhronos.testing.faults import Fault

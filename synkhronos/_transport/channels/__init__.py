@@ -10,7 +10,7 @@ the master's end                       a worker's end
 =====================================  ==========================================
 
 ``channel.Channel`` describes the master's end. ``InlineChannel`` is for a group of one,
-``one_node`` for the processes of one machine, ``multi_node`` for several machines: by
-``leader_tree``, between members whose ranks ``placement`` knows. ``repeated_commands`` travel as
-numbers, and ``stalls`` names members that do not answer.
+``one_node`` for the processes of one machine, whose workers have ``one_node_end``, ``multi_node``
+for several machines: by ``leader_tree``, between members whose ranks ``placement`` knows.
+``repeated_commands`` travel as numbers, and ``stalls`` names members that do not answer.
 """
