@@ -39,6 +39,7 @@ TWO_OVER_PI = int(  # 2 / pi times 2**TWO_OVER_PI_BITS
     16,
 )
 
+# fmt: off
 COEFFICIENTS: dict[tuple[str, int], tuple[float, ...]] = {{
 '''
 BITS = 1280  # of 2 / pi; the largest number needs 1,024 and those of four words
@@ -285,6 +286,14 @@ def made() -> dict[tuple[str, int], tuple[float, ...]]:
     return found
 
 
+def row(name: str, bits: int, found: tuple[float, ...]) -> str:
+    """The lines of a polynomial."""
+    numbers = textwrap.wrap(" ".join(f"{c!r}," for c in found), 90, break_on_hyphens=False)
+    return "\n".join(
+        [f'    ("{name}", {bits}): (', *[f"        {line}" for line in numbers], "    ),"]
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true")
@@ -295,13 +304,10 @@ def main() -> None:
             error = fits()[name].error(found, bits)
             print(f"{name:15} float{bits} {len(found):2} coefficients  {error:6.3f}")
     if wanted.write:
-        rows = [
-            "\n".join([f'    ("{name}", {bits}): (', *[f"        {c!r}," for c in found], "    ),"])
-            for (name, bits), found in coefficients.items()
-        ]
+        rows = [row(*key, found) for key, found in coefficients.items()]
         digits = textwrap.wrap(f"{two_over_pi():x}", 80)
         head = HEAD.format(bits=BITS, digits="\n".join(f'    "{line}"' for line in digits))
-        MODULE.write_text(head + "\n".join(rows) + "\n}\n")
+        MODULE.write_text(head + "\n".join(rows) + "\n}\n# fmt: on\n")
 
 
 if __name__ == "__main__":
