@@ -17,7 +17,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -276,12 +275,7 @@ class Parallel(ProcessBound, Replaced):
             return None
         return next((e.raised for e in self._more if e.raised is not None), None)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         raised = self._replaced_by(error)
         super().__exit__(kind, error, trace)
         if raised is not None:
