@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pytensor.compile.mode import Mode, optdb
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import GraphRewriter, get_active_mode
 
 from synkhronos._libraries.library import optional_gain
@@ -12,13 +14,23 @@ from synkhronos._libraries.pytensor import PYTENSOR
 
 
 class Where(GraphRewriter):
-    """A rewrite of some graphs."""
+    """A rewrite of some graphs.
 
-    def __init__(self, operation: type = object, tag: str = "") -> None:
+    Parameters
+    ----------
+    change : callable
+        Changes a graph.
+    operation : type, optional
+        Only graphs with such an operation are changed. Default: all.
+    tag : str, optional
+        Only graphs that are compiled in a mode that includes this tag are changed. Default: all.
+    """
+
+    def __init__(
+        self, change: Callable[[FunctionGraph], None], operation: type = object, tag: str = ""
+    ) -> None:
         super().__init__()
-        self.operation = operation  # only graphs with such an operation are changed. Default: all
-        # only graphs are changed that are compiled in a mode that includes this tag. Default: all
-        self.tag = tag
+        self.change, self.operation, self.tag = change, operation, tag
 
     def add_requirements(self, fgraph: Any) -> None:
         """Add none."""
@@ -29,10 +41,6 @@ class Where(GraphRewriter):
             return
         if any(isinstance(node.op, self.operation) for node in fgraph.apply_nodes):
             self.change(fgraph)
-
-    def change(self, fgraph: Any) -> None:
-        """Change the graph."""
-        raise NotImplementedError
 
 
 def includes(mode: Mode, tag: str) -> bool:

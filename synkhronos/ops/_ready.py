@@ -104,12 +104,10 @@ def _needed(node: Apply, before: dict[Apply, list[Apply]], done: set[Apply]) -> 
     return found
 
 
-class _TellSoon(Where):
-    """Adds `_Soon` to graphs with `Ready`."""
-
-    def change(self, fgraph: Any) -> None:
-        """Attach it."""
-        fgraph.attach_feature(_Soon())
+def _tell_soon(fgraph: Any) -> None:
+    """Add `_Soon` to a graph with `Ready`."""
+    fgraph.attach_feature(_Soon())
 
 
-optdb.register("synkhronos_tell_soon", _TellSoon(Ready), "fast_run", "fast_compile", position=_LAST)
+_soon = Where(_tell_soon, Ready)
+optdb.register("synkhronos_tell_soon", _soon, "fast_run", "fast_compile", position=_LAST)

@@ -22,7 +22,7 @@ from selection import thorough
 
 from synkhronos._compiling.data.lifted import lifted
 from synkhronos._compiling.data.once import Once
-from synkhronos._compiling.lean.axes import LoopsInOrderOfMemory
+from synkhronos._compiling.lean.axes import order_axes
 from synkhronos._compiling.lean.convolutions import Convolution
 from synkhronos._compiling.lean.mode import without_c
 from synkhronos._compiling.lean.op import Lean
@@ -191,7 +191,7 @@ def test_reductions_leave_out_axes_of_one(made: Any) -> None:
 def test_views_stay_where_loops_would_part_or_memory_has_their_order(what: str) -> None:
     output = (STAYS | MOVES)[what]
     graph = FunctionGraph(outputs=clone_replace([output]), clone=False)
-    LoopsInOrderOfMemory().change(graph)
+    order_axes(graph)
     assert equal_computations(graph.outputs, [output]) is (what in STAYS)
 
 

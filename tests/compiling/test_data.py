@@ -23,7 +23,7 @@ from selection import thorough
 from synkhronos._compiling.data.aligned import aligned, aligned_copy, aligned_empty
 from synkhronos._compiling.data.computed import Computed
 from synkhronos._compiling.data.lifted import Data, lifted
-from synkhronos._compiling.data.once import ComputesOnce, Once, values_of, with_data_apart
+from synkhronos._compiling.data.once import Once, compute_once, values_of, with_data_apart
 from synkhronos._compiling.kept.keys import graph_key
 from synkhronos._compiling.lean.rewrite import TAG, register
 
@@ -242,7 +242,7 @@ def test_what_is_computed_of_data_alone_is_computed_once() -> None:
     [found] = lifted([(pt.constant(y) * A / pt.log(pt.constant(sigma)) + np.exp(1) * y).sum()])
     data = [v for v in graph_inputs([found]) if isinstance(v, Data)]
     graph = FunctionGraph([A, *data], [found], clone=False)
-    ComputesOnce().change(graph)
+    compute_once(graph)
     [once] = [node for node in graph.toposort() if isinstance(node.op, Once)]
     apart, arguments = with_data_apart(graph)
     assert arguments[0] is A
@@ -283,7 +283,7 @@ def test_what_is_grouped_is_computed_in_the_type_of_the_result(what: str, point:
     )
     data = [v for v in graph_inputs(found) if isinstance(v, Data)]
     graph = FunctionGraph([x, *data], found, clone=False)
-    ComputesOnce().change(graph)
+    compute_once(graph)
     apart, arguments = with_data_apart(graph)
     values = Computed(apart.inputs, apart.outputs)(at, *values_of(arguments[1:]))
     for value, expected in zip(values, Computed([x], plain)(at), strict=True):
@@ -341,6 +341,6 @@ def test_a_graph_without_arrays_stays() -> None:
     output = pt.exp(A).sum()
     assert lifted([output])[0] is output
     graph = FunctionGraph([A], [output], clone=False)
-    ComputesOnce().change(graph)
+    compute_once(graph)
     assert with_data_apart(graph) is None
     assert not [v for v in graph.variables if isinstance(v, Constant) and v.data.size > 1]

@@ -401,7 +401,7 @@ def test_an_operation_of_another_version_is_left_alone(monkeypatch):
     graph = pytensor.graph.fg.FunctionGraph(outputs=[Changed()(x, x)], clone=False)
     told = r"Changed, which has unknown properties \['new'\]"
     with pytest.warns(synk.VersionWarning, match=told):
-        rewrite._Replace().rewrite(graph)
+        rewrite._replace(graph)
     assert isinstance(graph.outputs[0].owner, Apply)
     assert type(graph.outputs[0].owner.op) is Changed
     tell.cache_clear()
@@ -411,7 +411,7 @@ def test_parts_of_numba_that_are_gone_cost_only_time(monkeypatch):
     monkeypatch.setattr(rewrite, "usable", lambda module: False)
     x = pt.fmatrix("x")
     graph = pytensor.graph.fg.FunctionGraph(outputs=[Dot()(x, x)], clone=False)
-    rewrite._Replace().rewrite(graph)
+    rewrite._replace(graph)
     assert type(graph.outputs[0].owner.op) is Dot
 
 

@@ -273,7 +273,7 @@ def test_operations_whose_graphs_stay_closed(monkeypatch: pytest.MonkeyPatch) ->
     graph = FunctionGraph(outputs=[pt.special.softmax(pt.dvector("x"))], clone=False)
     before = graph.outputs[0]
     with pytest.warns(synk.VersionWarning, match="softmax"):
-        vectorised_rewrite._Open().rewrite(graph)
+        vectorised_rewrite._open(graph)
     assert graph.outputs[0] is before
 
 

@@ -19,7 +19,6 @@ from pytensor.tensor.type import TensorType
 
 from synkhronos._compiling.data.computed import Computed
 from synkhronos._compiling.data.lifted import Data
-from synkhronos._compiling.where import Where
 
 _REASON = "synkhronos_once"
 
@@ -48,30 +47,30 @@ class Once(Op):
             cell[0] = value
 
 
-class ComputesOnce(Where):
-    """Puts what a graph computes of data alone into one operation, before loops are fused."""
+def compute_once(fgraph: FunctionGraph) -> None:
+    """Put what a graph computes of data alone into one operation, before loops are fused.
 
-    def change(self, fgraph: FunctionGraph) -> None:
-        """Look for it, and let sums and products of data be ones of data alone."""
-        data = [v for v in fgraph.inputs if isinstance(v, Data)]
-        if not data:
-            return
-        known, filled = set[Variable](data), set[Variable]()
-        for node in fgraph.toposort():
-            if isinstance(node.op, SpecifyShape) and node.inputs[0] in data:
-                fgraph.replace(node.outputs[0], node.inputs[0], reason=_REASON)
-            elif known.isdisjoint(node.inputs):
-                if isinstance(node.op, Alloc) and _of_constants(node):
-                    filled.update(node.outputs)
-            elif all(v in known or v in filled or isinstance(v, Constant) for v in node.inputs):
-                known.update(node.outputs)
-            else:
-                known |= _regrouped(fgraph, node, known)
-        found = list(dict.fromkeys(_read(fgraph, known)))
-        if found:
-            made = Once(data, found).make_node(*data).outputs
-            pairs = list(zip(found, made, strict=True))
-            fgraph.replace_all(pairs, reason=_REASON, import_missing=True)
+    Sums and products of data become ones of data alone.
+    """
+    data = [v for v in fgraph.inputs if isinstance(v, Data)]
+    if not data:
+        return
+    known, filled = set[Variable](data), set[Variable]()
+    for node in fgraph.toposort():
+        if isinstance(node.op, SpecifyShape) and node.inputs[0] in data:
+            fgraph.replace(node.outputs[0], node.inputs[0], reason=_REASON)
+        elif known.isdisjoint(node.inputs):
+            if isinstance(node.op, Alloc) and _of_constants(node):
+                filled.update(node.outputs)
+        elif all(v in known or v in filled or isinstance(v, Constant) for v in node.inputs):
+            known.update(node.outputs)
+        else:
+            known |= _regrouped(fgraph, node, known)
+    found = list(dict.fromkeys(_read(fgraph, known)))
+    if found:
+        made = Once(data, found).make_node(*data).outputs
+        pairs = list(zip(found, made, strict=True))
+        fgraph.replace_all(pairs, reason=_REASON, import_missing=True)
 
 
 def _of_constants(node: Apply) -> bool:

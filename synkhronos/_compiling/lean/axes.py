@@ -23,7 +23,6 @@ from pytensor.tensor.variable import TensorVariable
 from synkhronos._compiling.data.computed import Computed
 from synkhronos._compiling.data.lifted import Data
 from synkhronos._compiling.vectorised.rewrite import is_replaced
-from synkhronos._compiling.where import Where
 
 _REASON = "synkhronos_axes"
 _SHORT = 32  # steps of a loop that are too few
@@ -31,45 +30,43 @@ _FEW = 256  # elements whose loops are left as they are
 Order = list[int]
 
 
-class LoopsInOrderOfMemory(Where):
-    """Moves views with other axes from before elementwise operations and reductions to after them.
+def order_axes(fgraph: FunctionGraph) -> None:
+    """Move views with other axes from before elementwise operations and reductions to after them.
 
-    Where all arrays are made by the loop itself, the longest axis comes last.
+    Where all arrays are made by the loop itself, the longest axis comes last. Loops are not fused
+    yet.
     """
-
-    def change(self, fgraph: FunctionGraph) -> None:
-        """Change a graph whose loops are not fused yet."""
-        for node in fgraph.toposort():
-            for place, v in enumerate(node.inputs):
-                array, axes = _traced(v)
-                if array is not v and axes == list(range(array.type.ndim)) and array.type == v.type:
-                    fgraph.change_node_input(node, place, array, reason=_REASON)
-            if isinstance(node.op, Elemwise):
-                order = _order(node)
-                if order is None or _parts_loops(fgraph, node):
-                    continue
-                if _is_for_loops(fgraph, node, order):
-                    back = _inverse(order)
-                    given = [_in_order(cast(TensorVariable, v), order) for v in node.inputs]
-                    found: Any = node.op(*given, return_list=True)
-                    pairs = [
-                        (old, new.dimshuffle(*back))
-                        for old, new in zip(node.outputs, found, strict=True)
-                    ]
-                    if all(old.type.is_super(new.type) for old, new in pairs):
-                        fgraph.replace_all(pairs, reason=_REASON)
-            elif isinstance(node.op, CAReduce) and (reduced := _reduced(node)) is not None:
-                view = _view(reduced)
-                if view is None or _is_for_loops(fgraph, node, _inverse(view)):
-                    fgraph.replace(node.outputs[0], reduced, reason=_REASON)
-            elif isinstance(node.op, Join) and _is_of_columns(node):
-                if _is_for_loops(fgraph, node, [1, 0]):
-                    rows = [_in_order(cast(TensorVariable, v), [1, 0]) for v in node.inputs]
-                    _replace(fgraph, node, [join(0, *rows)])
-            elif _takes_columns(node) and _view(node.inputs[0]) == [1, 0]:
-                array, lengths = _traced(node.inputs[0])[0], node.inputs[1]
-                of_rows: Any = Split(cast(Split, node.op).len_splits, 0)
-                _replace(fgraph, node, of_rows(array, lengths, return_list=True))
+    for node in fgraph.toposort():
+        for place, v in enumerate(node.inputs):
+            array, axes = _traced(v)
+            if array is not v and axes == list(range(array.type.ndim)) and array.type == v.type:
+                fgraph.change_node_input(node, place, array, reason=_REASON)
+        if isinstance(node.op, Elemwise):
+            order = _order(node)
+            if order is None or _parts_loops(fgraph, node):
+                continue
+            if _is_for_loops(fgraph, node, order):
+                back = _inverse(order)
+                given = [_in_order(cast(TensorVariable, v), order) for v in node.inputs]
+                found: Any = node.op(*given, return_list=True)
+                pairs = [
+                    (old, new.dimshuffle(*back))
+                    for old, new in zip(node.outputs, found, strict=True)
+                ]
+                if all(old.type.is_super(new.type) for old, new in pairs):
+                    fgraph.replace_all(pairs, reason=_REASON)
+        elif isinstance(node.op, CAReduce) and (reduced := _reduced(node)) is not None:
+            view = _view(reduced)
+            if view is None or _is_for_loops(fgraph, node, _inverse(view)):
+                fgraph.replace(node.outputs[0], reduced, reason=_REASON)
+        elif isinstance(node.op, Join) and _is_of_columns(node):
+            if _is_for_loops(fgraph, node, [1, 0]):
+                rows = [_in_order(cast(TensorVariable, v), [1, 0]) for v in node.inputs]
+                _replace(fgraph, node, [join(0, *rows)])
+        elif _takes_columns(node) and _view(node.inputs[0]) == [1, 0]:
+            array, lengths = _traced(node.inputs[0])[0], node.inputs[1]
+            of_rows: Any = Split(cast(Split, node.op).len_splits, 0)
+            _replace(fgraph, node, of_rows(array, lengths, return_list=True))
 
 
 def _replace(fgraph: FunctionGraph, node: Apply, found: Sequence[Any]) -> None:

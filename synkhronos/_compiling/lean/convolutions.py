@@ -20,7 +20,6 @@ from pytensor.tensor.signal.conv import Convolve1d
 
 from synkhronos._compiling.lean.axes import in_memory, of_data
 from synkhronos._compiling.nodes import FLOATS, in_batches, without_axes
-from synkhronos._compiling.where import Where
 from synkhronos._libraries.library import usable
 
 
@@ -44,23 +43,20 @@ class Convolution(Op):
         output_storage[0][0] = found.astype(node.outputs[0].type.dtype, copy=False)
 
 
-class ConvolutionsOfRows(Where):
-    """Replaces PyTensor's convolutions."""
-
-    def change(self, fgraph: FunctionGraph) -> None:
-        """Change a graph whose operations on rows are not prepared for numba yet."""
-        found = [(n, full) for n in fgraph.toposort() if (full := _full_of(n)) is not None]
-        if not found or not usable("synkhronos._compiling.lean.dispatch"):
-            return
-        for node, full in found:
-            x, y = (_row_by_row(v) for v in node.inputs[:2])
-            new = Apply(Convolution(), [x, y, full], [node.outputs[0].type()])
-            fgraph.replace(
-                node.outputs[0],
-                new.outputs[0],
-                reason="synkhronos_convolutions",
-                import_missing=True,
-            )
+def convolve_rows(fgraph: FunctionGraph) -> None:
+    """Replace PyTensor's convolutions, before operations on rows are prepared for numba."""
+    found = [(n, full) for n in fgraph.toposort() if (full := _full_of(n)) is not None]
+    if not found or not usable("synkhronos._compiling.lean.dispatch"):
+        return
+    for node, full in found:
+        x, y = (_row_by_row(v) for v in node.inputs[:2])
+        new = Apply(Convolution(), [x, y, full], [node.outputs[0].type()])
+        fgraph.replace(
+            node.outputs[0],
+            new.outputs[0],
+            reason="synkhronos_convolutions",
+            import_missing=True,
+        )
 
 
 def _full_of(node: Apply) -> Any:

@@ -19,46 +19,37 @@ from pytensor.tensor.math import add, exp, mul
 from pytensor.tensor.variable import TensorConstant
 
 from synkhronos._compiling.nodes import computes, without_axes
-from synkhronos._compiling.where import Where
 
 
-class PowersOfExponentials(Where):
-    """Computes exp(a) ** c as exp(c * a), where c is a constant number."""
-
-    def change(self, fgraph: FunctionGraph) -> None:
-        """Replace such powers in a graph, before its functions are vectorised."""
-        for node in fgraph.toposort():
-            if not computes(node, ps.Pow):
-                continue
-            base, power = cast(list[Any], node.inputs)
-            if not computes(base.owner, ps.Exp) or not isinstance(power, TensorConstant):
-                continue
-            found: Any = exp(mul(base.owner.inputs[0], power))
-            if found.type == node.outputs[0].type:
-                fgraph.replace(node.outputs[0], found, reason="synkhronos_powers_of_exponentials")
+def join_powers(fgraph: FunctionGraph) -> None:
+    """Compute exp(a) ** c as exp(c * a), where c is a constant number."""
+    for node in fgraph.toposort():
+        if not computes(node, ps.Pow):
+            continue
+        base, power = cast(list[Any], node.inputs)
+        if not computes(base.owner, ps.Exp) or not isinstance(power, TensorConstant):
+            continue
+        found: Any = exp(mul(base.owner.inputs[0], power))
+        if found.type == node.outputs[0].type:
+            fgraph.replace(node.outputs[0], found, reason="synkhronos_powers_of_exponentials")
 
 
-class ExponentialsOfNumbers(Where):
-    """Computes exp(a) * exp(b) as exp(a + b), where both are numbers."""
-
-    def change(self, fgraph: FunctionGraph) -> None:
-        """Replace such products in a graph, before its functions are vectorised."""
-        for node in reversed(fgraph.toposort()):
-            if node not in fgraph.apply_nodes or not _is_product(node):
-                continue
-            factors = _factors(node)
-            exponents = [
-                v.owner.inputs[0].dimshuffle() for v in factors if computes(v.owner, ps.Exp)
-            ]
-            if len(exponents) < 2:
-                continue
-            rest = [v.dimshuffle() for v in factors if not computes(v.owner, ps.Exp)]
-            joined: Any = exp(add(*exponents))
-            found = mul(joined, *rest) if rest else joined
-            [output] = node.outputs
-            found = found.dimshuffle(["x"] * output.type.ndim)
-            if found.type.dtype == output.type.dtype:
-                fgraph.replace(output, found, reason="synkhronos_exponentials_of_numbers")
+def join_products(fgraph: FunctionGraph) -> None:
+    """Compute exp(a) * exp(b) as exp(a + b), where both are numbers."""
+    for node in reversed(fgraph.toposort()):
+        if node not in fgraph.apply_nodes or not _is_product(node):
+            continue
+        factors = _factors(node)
+        exponents = [v.owner.inputs[0].dimshuffle() for v in factors if computes(v.owner, ps.Exp)]
+        if len(exponents) < 2:
+            continue
+        rest = [v.dimshuffle() for v in factors if not computes(v.owner, ps.Exp)]
+        joined: Any = exp(add(*exponents))
+        found = mul(joined, *rest) if rest else joined
+        [output] = node.outputs
+        found = found.dimshuffle(["x"] * output.type.ndim)
+        if found.type.dtype == output.type.dtype:
+            fgraph.replace(output, found, reason="synkhronos_exponentials_of_numbers")
 
 
 def _is_product(node: Apply) -> bool:

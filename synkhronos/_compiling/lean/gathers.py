@@ -12,26 +12,24 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
-from synkhronos._compiling.where import Where
 
+def gather_by_loops(fgraph: FunctionGraph) -> None:
+    """Give each loop a gather of its own, if nothing but loops needs the gathered rows.
 
-class GathersByLoops(Where):
-    """Gives each loop a gather of its own, if nothing but loops needs the gathered rows."""
-
-    def change(self, fgraph: FunctionGraph) -> None:
-        """Repeat the gathers of a graph, before PyTensor joins them with their loops."""
-        for node in fgraph.toposort():
-            if not isinstance(node.op, AdvancedSubtensor) or not _picks(node):
-                continue
-            clients = list(fgraph.clients[node.outputs[0]])
-            loops = {client for client, _ in clients}
-            if not all(isinstance(loop.op, Elemwise) for loop in loops):
-                continue
-            copies = {loop: node.clone().outputs[0] for loop in loops}
-            for loop, position in clients:
-                fgraph.change_node_input(
-                    loop, position, copies[loop], reason="synkhronos_gathers_by_loops"
-                )
+    PyTensor joins gathers with their loops later.
+    """
+    for node in fgraph.toposort():
+        if not isinstance(node.op, AdvancedSubtensor) or not _picks(node):
+            continue
+        clients = list(fgraph.clients[node.outputs[0]])
+        loops = {client for client, _ in clients}
+        if not all(isinstance(loop.op, Elemwise) for loop in loops):
+            continue
+        copies = {loop: node.clone().outputs[0] for loop in loops}
+        for loop, position in clients:
+            fgraph.change_node_input(
+                loop, position, copies[loop], reason="synkhronos_gathers_by_loops"
+            )
 
 
 def _picks(node: Apply) -> bool:

@@ -15,34 +15,29 @@ from pytensor.tensor.basic import constant
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
-from synkhronos._compiling.where import Where
-
 _REASON = "synkhronos_without_axes_of_one"
 
 
-class WithoutAxesOfOne(Where):
-    """Computes arrays of (n, 1) as vectors of n, and their sums as sums of vectors."""
-
-    def change(self, fgraph: FunctionGraph) -> None:
-        """Replace the operations of a graph whose loops are not fused yet."""
-        for node in fgraph.toposort():
-            reduced = _reduced(node) if isinstance(node.op, CAReduce) else None
-            if reduced is not None and node.outputs[0].type.is_super(reduced.type):
-                fgraph.replace(node.outputs[0], reduced, reason=_REASON)
-            if not isinstance(node.op, Elemwise):
-                continue
-            variables = [*node.inputs, *node.outputs]
-            ndim = node.outputs[0].type.ndim
-            kept = [i for i in range(ndim) if not all(v.type.broadcastable[i] for v in variables)]
-            if not 0 < len(kept) < ndim:
-                continue
-            back = [kept.index(i) if i in kept else "x" for i in range(ndim)]
-            found: Any = node.op(
-                *[_of_axes(cast(TensorVariable, v), kept) for v in node.inputs], return_list=True
-            )
-            pairs = list(zip(node.outputs, [v.dimshuffle(*back) for v in found], strict=True))
-            if all(old.type.is_super(new.type) for old, new in pairs):
-                fgraph.replace_all(pairs, reason=_REASON)
+def leave_out_axes(fgraph: FunctionGraph) -> None:
+    """Compute arrays of (n, 1) as vectors of n, and their sums as sums of vectors."""
+    for node in fgraph.toposort():
+        reduced = _reduced(node) if isinstance(node.op, CAReduce) else None
+        if reduced is not None and node.outputs[0].type.is_super(reduced.type):
+            fgraph.replace(node.outputs[0], reduced, reason=_REASON)
+        if not isinstance(node.op, Elemwise):
+            continue
+        variables = [*node.inputs, *node.outputs]
+        ndim = node.outputs[0].type.ndim
+        kept = [i for i in range(ndim) if not all(v.type.broadcastable[i] for v in variables)]
+        if not 0 < len(kept) < ndim:
+            continue
+        back = [kept.index(i) if i in kept else "x" for i in range(ndim)]
+        found: Any = node.op(
+            *[_of_axes(cast(TensorVariable, v), kept) for v in node.inputs], return_list=True
+        )
+        pairs = list(zip(node.outputs, [v.dimshuffle(*back) for v in found], strict=True))
+        if all(old.type.is_super(new.type) for old, new in pairs):
+            fgraph.replace_all(pairs, reason=_REASON)
 
 
 def _reduced(node: Apply) -> TensorVariable | None:

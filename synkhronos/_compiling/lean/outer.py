@@ -13,18 +13,14 @@ from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Sum, dot
 
 from synkhronos._compiling.nodes import FLOATS, computes
-from synkhronos._compiling.where import Where
 
 
-class SumsOfOuterProducts(Where):
-    """Replaces (a[:, :, None] * b[:, None, :]).sum(axis=0) by a.T @ b."""
-
-    def change(self, fgraph: Any) -> None:
-        """Replace the sums of a graph whose loops are not fused yet."""
-        for node in fgraph.toposort():
-            found = _product(node)
-            if found is not None:
-                fgraph.replace(node.outputs[0], found, reason="synkhronos_outer_products")
+def multiply_outer(fgraph: Any) -> None:
+    """Replace (a[:, :, None] * b[:, None, :]).sum(axis=0) by a.T @ b, before loops are fused."""
+    for node in fgraph.toposort():
+        found = _product(node)
+        if found is not None:
+            fgraph.replace(node.outputs[0], found, reason="synkhronos_outer_products")
 
 
 def _product(node: Any) -> Any:

@@ -14,20 +14,20 @@ from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.math import Dot, cast
 from pytensor.tensor.shape import SpecifyShape
 
-from synkhronos._compiling.data.once import ComputesOnce
-from synkhronos._compiling.lean.axes import LoopsInOrderOfMemory
-from synkhronos._compiling.lean.convolutions import ConvolutionsOfRows
+from synkhronos._compiling.data.once import compute_once
+from synkhronos._compiling.lean.axes import order_axes
+from synkhronos._compiling.lean.convolutions import convolve_rows
 from synkhronos._compiling.lean.covariances import CovarianceGradient
-from synkhronos._compiling.lean.exponents import ExponentialsOfNumbers, PowersOfExponentials
-from synkhronos._compiling.lean.gathers import GathersByLoops
-from synkhronos._compiling.lean.narrow import WithoutAxesOfOne
+from synkhronos._compiling.lean.exponents import join_powers, join_products
+from synkhronos._compiling.lean.gathers import gather_by_loops
+from synkhronos._compiling.lean.narrow import leave_out_axes
 from synkhronos._compiling.lean.op import Lean
-from synkhronos._compiling.lean.outer import SumsOfOuterProducts
+from synkhronos._compiling.lean.outer import multiply_outer
 from synkhronos._compiling.lean.quotients import log_of_data
-from synkhronos._compiling.lean.row_products import ProductsOfChosenRows
-from synkhronos._compiling.lean.scans import ScansOfNumbers
+from synkhronos._compiling.lean.row_products import multiply_chosen_rows
+from synkhronos._compiling.lean.scans import scan_numbers
 from synkhronos._compiling.nodes import FLOATS
-from synkhronos._compiling.vectorised.ratios import Quotients
+from synkhronos._compiling.vectorised.ratios import put_quotients
 from synkhronos._compiling.where import Where
 from synkhronos._libraries.library import tell, usable
 
@@ -104,32 +104,33 @@ def _known(op: Op) -> type | None:
     return type(op) if type(op) in _KNOWN else None
 
 
-class _Replace(Where):
-    """Puts lean operations into a graph that is otherwise ready for numba."""
+def _replace(fgraph: FunctionGraph) -> None:
+    """Put lean operations in the place of those that this package has code for.
 
-    def change(self, fgraph: FunctionGraph) -> None:
-        """Replace the nodes that this package has code for."""
-        if not usable("synkhronos._compiling.lean.dispatch"):
-            return
-        for node in fgraph.toposort():
-            kind = _known(node.op)
-            if kind is None or not self._is_fit(kind, node):
-                continue
-            inputs = operands_alike(node) if kind is Dot else node.inputs
-            new = Apply(Lean(node.op), inputs, [v.type() for v in node.outputs])
-            pairs = list(zip(node.outputs, new.outputs, strict=True))
-            fgraph.replace_all(pairs, reason=TAG)
+    The graph is otherwise ready for numba.
+    """
+    if not usable("synkhronos._compiling.lean.dispatch"):
+        return
+    for node in fgraph.toposort():
+        kind = _known(node.op)
+        if kind is None or not _is_fit(kind, node):
+            continue
+        inputs = operands_alike(node) if kind is Dot else node.inputs
+        new = Apply(Lean(node.op), inputs, [v.type() for v in node.outputs])
+        pairs = list(zip(node.outputs, new.outputs, strict=True))
+        fgraph.replace_all(pairs, reason=TAG)
 
-    def _is_fit(self, kind: type, node: Apply) -> bool:
-        properties, is_fit = _KNOWN[kind]
-        unknown = set(getattr(node.op, "__props__", ())) - properties
-        if unknown:
-            tell(
-                f"first calls take longer: PyTensor's own numba code is used for {kind.__name__}, "
-                f"which has unknown properties {sorted(unknown)}"
-            )
-            return False
-        return is_fit(node.op, node)
+
+def _is_fit(kind: type, node: Apply) -> bool:
+    properties, is_fit = _KNOWN[kind]
+    unknown = set(getattr(node.op, "__props__", ())) - properties
+    if unknown:
+        tell(
+            f"first calls take longer: PyTensor's own numba code is used for {kind.__name__}, "
+            f"which has unknown properties {sorted(unknown)}"
+        )
+        return False
+    return is_fit(node.op, node)
 
 
 def register() -> None:
@@ -144,21 +145,24 @@ def register() -> None:
 
         optdb["specialize"].register(_JOINED, join_alike, TAG)
     optdb["canonicalize"].register(_LOGARITHMS, log_of_data, TAG)
-    for name, kind, position in (
-        ("operations", _Replace, _LAST),
-        ("number_products", ExponentialsOfNumbers, _BEFORE_FUNCTIONS),
-        ("powers", PowersOfExponentials, _BEFORE_FUNCTIONS),
-        ("outer_products", SumsOfOuterProducts, _BEFORE_FUSION),
-        ("without_axes", WithoutAxesOfOne, _BEFORE_FUSION),
-        ("convolutions", ConvolutionsOfRows, _BEFORE_FUSION),
-        ("row_products", ProductsOfChosenRows, _BEFORE_FUSION),
-        ("axes", LoopsInOrderOfMemory, _BEFORE_ELEMENTS),
-        ("once", ComputesOnce, _LAST_BEFORE_FUSION),
-        ("gathers", GathersByLoops, _BEFORE_INDEXED_LOOPS),
-        ("scans", ScansOfNumbers, _BEFORE_INNER_GRAPHS),
+    for name, change, position in (
+        ("operations", _replace, _LAST),
+        ("number_products", join_products, _BEFORE_FUNCTIONS),
+        ("powers", join_powers, _BEFORE_FUNCTIONS),
+        ("outer_products", multiply_outer, _BEFORE_FUSION),
+        ("without_axes", leave_out_axes, _BEFORE_FUSION),
+        ("convolutions", convolve_rows, _BEFORE_FUSION),
+        ("row_products", multiply_chosen_rows, _BEFORE_FUSION),
+        ("axes", order_axes, _BEFORE_ELEMENTS),
+        ("once", compute_once, _LAST_BEFORE_FUSION),
+        ("gathers", gather_by_loops, _BEFORE_INDEXED_LOOPS),
+        ("scans", scan_numbers, _BEFORE_INNER_GRAPHS),
     ):
-        optdb.register(f"synkhronos_lean_{name}", kind(tag=TAG), TAG, "numba", position=position)
-    optdb.register("synkhronos_lean_quotients", Quotients(), "numba", position=_AFTER_FACTORS)
+        rewrite = Where(change, tag=TAG)
+        optdb.register(f"synkhronos_lean_{name}", rewrite, TAG, "numba", position=position)
+    optdb.register(
+        "synkhronos_lean_quotients", Where(put_quotients), "numba", position=_AFTER_FACTORS
+    )
     register_where(CovarianceGradient)  # PyTensor's operations would take longer
 
 
@@ -171,4 +175,4 @@ def register_where(operation: type) -> None:
     """Replace operations in all graphs for numba with this operation, also those of the user."""
     name = f"synkhronos_lean_where_{operation.__name__}"
     if name not in optdb:
-        optdb.register(name, _Replace(operation), "numba", position=_LAST)
+        optdb.register(name, Where(_replace, operation), "numba", position=_LAST)

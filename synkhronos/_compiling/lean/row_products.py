@@ -22,7 +22,6 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from synkhronos._compiling.nodes import FLOATS, computes
-from synkhronos._compiling.where import Where
 from synkhronos._libraries.library import usable
 
 _REASON = "synkhronos_row_products"
@@ -66,21 +65,18 @@ class SumsOfRowsByIndex(Op):
         output_storage[0][0] = found
 
 
-class ProductsOfChosenRows(Where):
-    """Replaces such products, and the sums by index of their gradients."""
-
-    def change(self, fgraph: FunctionGraph) -> None:
-        """Change a graph whose loops are not fused yet."""
-        found = [
-            (node, made)
-            for node in fgraph.toposort()
-            for make in (_products, _sums)
-            if (made := make(fgraph, node)) is not None
-        ]
-        if not found or not usable("synkhronos._compiling.lean.dispatch"):
-            return
-        for node, made in found:
-            fgraph.replace(node.outputs[0], made, reason=_REASON, import_missing=True)
+def multiply_chosen_rows(fgraph: FunctionGraph) -> None:
+    """Replace such products, and the sums by index of their gradients, before loops are fused."""
+    found = [
+        (node, made)
+        for node in fgraph.toposort()
+        for make in (_products, _sums)
+        if (made := make(fgraph, node)) is not None
+    ]
+    if not found or not usable("synkhronos._compiling.lean.dispatch"):
+        return
+    for node, made in found:
+        fgraph.replace(node.outputs[0], made, reason=_REASON, import_missing=True)
 
 
 def _products(fgraph: FunctionGraph, node: Apply) -> TensorVariable | None:

@@ -24,7 +24,7 @@ from pytensor.tensor.type import TensorType
 from synkhronos._compiling.lean.numbers import Elements, Numbers, UnfitError, is_short
 from synkhronos._compiling.lean.scan_loops import source
 from synkhronos._compiling.lean.scan_places import Read, buffers, read_places, written_places
-from synkhronos._compiling.where import Where, rewriter_before
+from synkhronos._compiling.where import rewriter_before
 from synkhronos._libraries.library import usable
 
 _REASON = "synkhronos_scans"
@@ -80,18 +80,15 @@ class NumberScan(Op):
             cell[0] = value
 
 
-class ScansOfNumbers(Where):
-    """Replaces scans whose inner graph is one of a few numbers."""
-
-    def change(self, fgraph: FunctionGraph) -> None:
-        """Replace those that have code."""
-        if not usable("synkhronos._compiling.lean.dispatch"):
-            return
-        mode = get_active_mode(fgraph)
-        for node in fgraph.toposort():
-            if isinstance(node.op, Scan) and (found := _of_numbers(node, mode)):
-                pairs = list(zip(node.outputs, found.outputs, strict=True))
-                fgraph.replace_all(pairs, reason=_REASON)
+def scan_numbers(fgraph: FunctionGraph) -> None:
+    """Replace scans whose inner graph is one of a few numbers that has code."""
+    if not usable("synkhronos._compiling.lean.dispatch"):
+        return
+    mode = get_active_mode(fgraph)
+    for node in fgraph.toposort():
+        if isinstance(node.op, Scan) and (found := _of_numbers(node, mode)):
+            pairs = list(zip(node.outputs, found.outputs, strict=True))
+            fgraph.replace_all(pairs, reason=_REASON)
 
 
 def _of_numbers(node: Apply, mode: Mode) -> Apply | None:

@@ -19,21 +19,20 @@ from pytensor.tensor.subtensor import AdvancedIncSubtensor
 
 from synkhronos._compiling.nodes import without_axes
 from synkhronos._compiling.vectorised.op import has_vectorised
-from synkhronos._compiling.where import Where
 
 _FEW = 64  # elements, for which an array of its own takes longer than a vectorised loop gains
 
 
-class SumsByIndexOutside(Where):
-    """Puts a view between a loop with vectorised functions and a sum by indices of its result."""
+def sum_outside(fgraph: FunctionGraph) -> None:
+    """Put a view between a loop with vectorised functions and a sum by indices of its result.
 
-    def change(self, fgraph: FunctionGraph) -> None:
-        """Change the graph, before PyTensor joins loops with their indices and reductions."""
-        for node in fgraph.toposort():
-            position = _terms(node.op)
-            if position is not None and _vectorised(node.inputs[position]):
-                terms = cast(Variable, view_op(node.inputs[position]))
-                fgraph.change_node_input(node, position, terms, reason="synkhronos_sums_by_index")
+    PyTensor joins loops with their indices and reductions later.
+    """
+    for node in fgraph.toposort():
+        position = _terms(node.op)
+        if position is not None and _vectorised(node.inputs[position]):
+            terms = cast(Variable, view_op(node.inputs[position]))
+            fgraph.change_node_input(node, position, terms, reason="synkhronos_sums_by_index")
 
 
 def _terms(op: object) -> int | None:

@@ -20,7 +20,6 @@ from pytensor.scalar import basic as ps
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 
 from synkhronos._compiling.nodes import computes
-from synkhronos._compiling.where import Where
 
 
 class _Distance(ps.BinaryScalarOp):
@@ -86,11 +85,8 @@ def quotient(node: Apply) -> Any:
     return pt.cast(found, node.outputs[0].type.dtype)
 
 
-class Quotients(Where):
-    """Puts quotients in the place of ratios."""
-
-    def change(self, fgraph: FunctionGraph) -> None:
-        """Replace the ratios of a graph."""
-        for node in fgraph.toposort():
-            if (found := quotient(node)) is not None:
-                fgraph.replace(node.outputs[0], found, reason="synkhronos_quotients")
+def put_quotients(fgraph: FunctionGraph) -> None:
+    """Put quotients in the place of ratios."""
+    for node in fgraph.toposort():
+        if (found := quotient(node)) is not None:
+            fgraph.replace(node.outputs[0], found, reason="synkhronos_quotients")
