@@ -1,15 +1,18 @@
-"""Warnings, and the line of the user's program that they name."""
+"""The log, warnings, and the line of the user's program that they name."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import os
 import warnings
 from collections.abc import Iterator
 from contextvars import ContextVar
 
 from synkhronos._errors import InputError, SynkhronosWarning, printable
+
+log = logging.getLogger("synkhronos")
 
 _PACKAGE = os.path.join(os.path.dirname(__file__), "")
 

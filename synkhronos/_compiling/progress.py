@@ -24,6 +24,7 @@ from typing import Protocol
 from synkhronos._compiling.compile_cache import operations_of
 from synkhronos._compiling.terminal import Line, can_redraw, cut, is_terminal
 from synkhronos._errors import printable
+from synkhronos._warnings import log
 
 SOON = 2.0  # seconds until a person who waits is told
 FIRST = 5.0  # seconds until the first line of a log; imports before it may take as long
@@ -31,7 +32,6 @@ REDRAW = 0.5  # seconds; drawing takes about 2 ms
 EVERY = 9.5  # seconds between two lines of a log, so that no silence lasts 10 s
 _LEAVE = 5.0  # seconds to wait for the thread, which may be writing to a terminal that stands
 
-log = logging.getLogger("synkhronos")
 
 _current: ContextVar[_Told | None] = ContextVar("_current", default=None)
 _in_a_table: ContextVar[bool] = ContextVar("_in_a_table", default=False)

@@ -16,7 +16,6 @@ These rules hold:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +24,7 @@ import numpy as np
 from synkhronos._engine.variables import Entry, Registry, mark_torn
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.processes.interrupts import Interrupts
+from synkhronos._warnings import log
 
 
 @dataclass
@@ -50,9 +50,6 @@ class HeldArrays:
         """Free the memory of all variables."""
         self.homes.clear()
         self.overwritable.clear()
-
-
-log = logging.getLogger("synkhronos")
 
 
 class Changes:

@@ -15,7 +15,6 @@ These rules hold:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,9 +56,7 @@ from synkhronos._errors import InputError, InputTypeError, LocalUpdateWarning, R
 from synkhronos._proofs import Proof, Unproved, depends_on, prove, row_draws
 from synkhronos._proofs.reductions import Reduction, check_adds, parse
 from synkhronos._proofs.walk import Made
-from synkhronos._warnings import place_of_user, warn
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log, place_of_user, warn
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -47,8 +46,7 @@ from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._transport.channels.channel import Channel
 from synkhronos._transport.shared_state.status import Status
 from synkhronos._transport.shared_state.worker_output import write_by_the_line
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 # The group of module functions: this thread's own, else that of `fork`, else the one that any
 # thread has entered last.

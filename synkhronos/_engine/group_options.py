@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -20,13 +19,12 @@ from synkhronos._host.arena import Arena
 from synkhronos._host.devices import Device, are_cores, devices_for
 from synkhronos._host.launch_settings import LaunchSettings
 from synkhronos._transport.channels.one_node import OneNodeChannel
+from synkhronos._warnings import log
 
 GRACE_SECONDS = 0.5  # for workers to leave before they are killed
 _PROFILE_SECONDS = 10.0  # the same where each writes a profile, on a busy machine
 # the same where each member has to leave a GPU; the master's own abort included, less than 5 s
 _GPU_SECONDS = 2.5
-
-log = logging.getLogger("synkhronos")
 
 
 @dataclass

@@ -25,7 +25,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import logging
 import math
 import os
 import platform
@@ -69,6 +68,7 @@ from synkhronos._transport.processes.guards import end_with_parent
 from synkhronos._transport.processes.worker import started_by_main_thread
 from synkhronos._transport.shared_state.waiting import GroupEnded, PeerDied, PeerFailed
 from synkhronos._transport.shared_state.worker_output import labelled, logged
+from synkhronos._warnings import log
 
 _SPIN_SECONDS = 0.001
 _NAPS_MS = (0.05, 10)  # of leaders, first and longest: MPI has no descriptor to sleep on
@@ -76,8 +76,6 @@ _COUNT_SECONDS = 0.01  # between two messages about the progress of a long comma
 _REST_SECONDS = 0.02  # between two attempts to get a command, after a worker has died
 _DEATH_SECONDS = 0.001  # the same, to send a report or to get a verdict
 _END_SECONDS = 5.0  # that leaders have to leave a command when the first process ends
-
-log = logging.getLogger("synkhronos")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import logging
 import math
 import os
 import threading
@@ -56,8 +55,7 @@ from synkhronos._transport.channels.one_node import await_killed
 from synkhronos._transport.processes.child_process import END_SECONDS
 from synkhronos._transport.shared_state.waiting import GroupEnded, PeerDied, PeerFailed
 from synkhronos._transport.shared_state.worker_output import logged
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 _BUSY = (
     "the group is busy with another command of this thread; a signal handler or a finalizer cannot "

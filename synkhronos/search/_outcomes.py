@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import synkhronos.search._studies as studies
 from synkhronos._errors import SynkhronosError
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 _ENDS = frozenset({"values", "pruned", "raised"})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -24,14 +23,13 @@ from synkhronos._host.system import trouble
 from synkhronos._transport.processes.interpreter import lifeline
 from synkhronos._transport.processes.slots import in_memory
 from synkhronos._transport.serialization import pack_or_refuse
+from synkhronos._warnings import log
 from synkhronos.search._outcomes import Outcomes
 from synkhronos.search._ownership import owner, take_over
 from synkhronos.search._parent import Parent
 from synkhronos.search._studies import Callback, ends_itself, is_study
 from synkhronos.search._trial import Trial
 from synkhronos.search._trial_process import Settings
-
-log = logging.getLogger("synkhronos")
 
 
 @options_checked

@@ -18,7 +18,6 @@ These rules hold here:
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,14 +28,13 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._checks import check_integer, check_number, shown
 from synkhronos._errors import InputTypeError
+from synkhronos._warnings import log
 from synkhronos.training._directions import Mode
 from synkhronos.training._run.best_checkpoints import BestCheckpoints
 from synkhronos.training._run.events import Event
 from synkhronos.training._run.watch import Watch
 
 _SMOOTH = 0.2  # the weight of the newest value in a smoothed one
-
-log = logging.getLogger("synkhronos")
 
 
 class EarlyStopping(Watch):

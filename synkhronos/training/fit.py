@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -32,7 +31,7 @@ from pytensor.graph.basic import Variable
 from synkhronos._checks import check_integer, options_checked, shown
 from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._errors import InputError, InputTypeError, ReductionWarning
-from synkhronos._warnings import refusing
+from synkhronos._warnings import log, refusing
 from synkhronos.extensions._rows.loader import Loader
 from synkhronos.extensions._step.exchanges import Exchange, TopK
 from synkhronos.extensions._step.function import TrainFunction
@@ -54,8 +53,6 @@ from synkhronos.training.net import Net, inputs_of, is_net, net_of, training_fun
 from synkhronos.training.optimizers import ema as with_averages
 from synkhronos.training.optimizers import guarded
 from synkhronos.training.trainer import Trainer
-
-log = logging.getLogger("synkhronos")
 
 _CURE = (
     'fit trains exactly or not at all: name the reduction, as in reduction="avg", or pass '

@@ -11,7 +11,6 @@ write above the folder can take it away, and put nothing into it.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import secrets
 import stat
@@ -25,9 +24,7 @@ from pathlib import Path
 import pytensor
 
 from synkhronos._errors import InputError, UnusedWarning
-from synkhronos._warnings import warn
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log, warn
 
 SETTING = "SYNKHRONOS_KEEP"  # megabytes; 0 keeps nothing
 MEGABYTES = 500

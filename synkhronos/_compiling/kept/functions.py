@@ -6,7 +6,6 @@ key is that of the graph before its rewriting. Values of shared variables are in
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,8 +26,7 @@ from synkhronos._compiling.kept.pickles import pickled, unpickled
 from synkhronos._libraries.library import Replacing, optional_gain
 from synkhronos._libraries.numba import NUMBA
 from synkhronos._libraries.pytensor import PYTENSOR
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 _MOST_CODES = 8  # of one function, each for other types of arguments
 _MOST_OPERANDS = 1024  # of a fused loop, as PyTensor's own for C code

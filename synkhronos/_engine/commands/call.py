@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -45,8 +44,7 @@ from synkhronos._errors import InputError
 from synkhronos._host.arena import ArrayRef, FileRef
 from synkhronos._plan.rows import Picks, Selection, Span, select, slices
 from synkhronos._proofs.reductions import COMBINE, Reduction, check_shapes, combine, normalized
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 # All members reduce values of at least this size, in chunks; only the master reduces smaller ones.
 BIG_BYTES = 1 << 16

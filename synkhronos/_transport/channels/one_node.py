@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
 import os
 import time
 import weakref
@@ -81,8 +80,7 @@ from synkhronos._transport.shared_state.node import Node
 from synkhronos._transport.shared_state.status import Status
 from synkhronos._transport.shared_state.waiting import GroupEnded, PeerDied, Waiter
 from synkhronos._transport.shared_state.worker_output import OutputReader
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 READY_SECONDS = 60.0  # a worker started by exec imports PyTensor first
 

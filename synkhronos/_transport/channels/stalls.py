@@ -11,7 +11,6 @@ machine stands still, as a suspended virtual machine does, no member is late.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import signal
@@ -30,13 +29,12 @@ from synkhronos._transport.shared_state.control_words import (
     REPORTED,
     ControlWords,
 )
+from synkhronos._warnings import log
 
 COMPILE_SECONDS = 600.0  # of compiling, at most, that do not count as waiting
 _LONGEST_GAP = 0.3  # seconds between two looks that count as waited
 _STACK_SECONDS = 0.5  # that a member gets to write its stack
 _STACK_BYTES = 4096  # of a stack that an error shows
-
-log = logging.getLogger("synkhronos")
 
 
 class Inspector(TimeLimits):

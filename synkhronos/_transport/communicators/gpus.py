@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import logging
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -43,8 +42,7 @@ from synkhronos._transport.communicators.nccl_types import nccl_reduction, reduc
 from synkhronos._transport.communicators.shared_memory import SharedMemory, check_joinable
 from synkhronos._transport.communicators.sums import BackgroundSums, Sums
 from synkhronos._transport.shared_state.waiting import PeerFailed
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 Specs = tuple[tuple[str, tuple[int, ...]], ...]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import queue
 import threading
 import time
@@ -18,8 +17,7 @@ from synkhronos._errors import SynkhronosError
 from synkhronos._host.secrets import cause_of, without_secrets
 from synkhronos._transport.pools.pool import Pool
 from synkhronos._transport.pools.stations import end_job
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 TRIES = 2  # of work whose worker ends
 _LOOK_SECONDS = 1.0  # between two looks at the workers

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 _LOOK_SECONDS = 5.0  # between two looks, each of which takes about 20 us for a process
 

@@ -28,8 +28,7 @@ from synkhronos._transport.shared_state.control_words import (
     TAILS,
     ControlWords,
 )
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 _RECORD = struct.Struct("=IB")  # bytes of text, kind
 _OUT, _ERR, _LOG = range(3)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import queue
 import threading
@@ -27,10 +26,9 @@ import numpy as np
 
 from synkhronos._engine.group import Group
 from synkhronos._errors import GroupError, InputError, SourceError
+from synkhronos._warnings import log
 from synkhronos.extensions._rows.batches import EpochWalk
 from synkhronos.extensions._rows.source import Source, fits
-
-log = logging.getLogger("synkhronos")
 
 LOOK_SECONDS = 0.5  # between two checks that the other thread still runs
 JOIN_SECONDS = 5.0  # to wait for the end of a read before the thread is abandoned

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,8 +21,7 @@ import numpy as np
 
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.pymc import PYMC
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 _RECORD = np.dtype(
     [

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
@@ -23,6 +22,7 @@ from synkhronos._compiling.progress import tell, telling
 from synkhronos._errors import InputError
 from synkhronos._libraries.library import Replacing
 from synkhronos._libraries.nutpie import NUTPIE
+from synkhronos._warnings import log
 from synkhronos.pymc._density.draws import DRAWS, TUNE
 from synkhronos.pymc._density.late_arviz import import_nutpie
 from synkhronos.pymc._density.metric import (
@@ -38,8 +38,6 @@ from synkhronos.pymc._density.metric import (
     late_choice,
     without_warmup,
 )
-
-log = logging.getLogger("synkhronos")
 
 AUTO = "auto"
 ADAPTATIONS = (AUTO, DIAG, "draw_diag", LOW_RANK)

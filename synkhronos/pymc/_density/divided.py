@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import logging
 from collections.abc import Callable, Container, Sequence
 from types import FrameType
 from typing import Any, Self
@@ -16,11 +15,10 @@ from pytensor.graph.replace import clone_replace
 from pytensor.tensor import TensorVariable
 
 from synkhronos._compiling.late_imports import imported_jax
+from synkhronos._warnings import log
 from synkhronos.pymc._density.failures import let_failures_pass
 from synkhronos.pymc._density.normals import with_normals
 from synkhronos.pymc._reading.reading import Reading
-
-log = logging.getLogger("synkhronos")
 
 
 class Replaced:

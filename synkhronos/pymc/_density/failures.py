@@ -8,7 +8,6 @@ better_optimize, by which `pm.find_MAP` optimises, returns the last point instea
 from __future__ import annotations
 
 import functools
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,9 +17,8 @@ from synkhronos._libraries.better_optimize import BETTER_OPTIMIZE
 from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.nutpie import NUTPIE
+from synkhronos._warnings import log
 from synkhronos.pymc._density.op import DividedLogp, evaluators
-
-log = logging.getLogger("synkhronos")
 
 _LOOK_SECONDS = 0.05
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytensor.tensor as pt
 from pymc import Model
 from pytensor.graph.traversal import toposort
@@ -13,6 +11,7 @@ from pytensor.tensor import TensorVariable
 from synkhronos._compiling.lean.mode import without_c
 from synkhronos._compiling.progress import telling
 from synkhronos._compiling.traces import untraced
+from synkhronos._warnings import log
 from synkhronos.pymc._density.density import AsInGroups, density
 from synkhronos.pymc._density.divided import Divided, Marked, Replaced
 from synkhronos.pymc._density.faults import FaultError
@@ -22,8 +21,6 @@ from synkhronos.pymc._density.normals import with_normals
 from synkhronos.pymc._density.proof import prove
 from synkhronos.pymc._density.serial import DataInGraph, InProcess, sources_of
 from synkhronos.pymc._reading.reading import Reading
-
-log = logging.getLogger("synkhronos")
 
 
 def mark(model: Model, graph: TensorVariable) -> bool:

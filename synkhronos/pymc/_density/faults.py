@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,8 +10,7 @@ from pymc import Model
 
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos._errors import InputError, SynkhronosError, WorkerError
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 _PLAIN = python_mode("canonicalize", "stabilize")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Collection, Mapping
 
@@ -18,14 +17,13 @@ from pytensor.tensor.math import Dot
 
 from synkhronos._compiling.nodes import in_batches, without_axes
 from synkhronos._compiling.vectorised.rewrite import is_replaced, opened
+from synkhronos._warnings import log
 from synkhronos.pymc._density.estimate import gradient_nanoseconds, nanoseconds
 from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
 from synkhronos.pymc._density.normals import with_normals
 from synkhronos.pymc._reading.reading import Reading
 from synkhronos.pymc._reading.rows import RowReading
 from synkhronos.pymc._repeated.quadratic import QuadraticForm
-
-log = logging.getLogger("synkhronos")
 
 # Measured for a gradient of 158 public models (benchmarks/pymc_corpora.py). The graph around the
 # terms takes up to 2 microseconds more, of 3 to 10, most of it for data that can be set. Arithmetic

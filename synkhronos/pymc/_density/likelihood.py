@@ -8,7 +8,6 @@ each latent.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -28,6 +27,7 @@ from pytensor.tensor import TensorVariable
 from synkhronos._compiling.python_function import PythonFunction
 from synkhronos._compiling.vectorised.tails import expanded
 from synkhronos._errors import InputError
+from synkhronos._warnings import log
 from synkhronos.pymc._reading.facts import Place, Shapes, Start, is_smooth
 from synkhronos.pymc._reading.reading import Reading
 from synkhronos.pymc._reading.rewrites import (
@@ -41,8 +41,6 @@ from synkhronos.pymc._reading.rows import RowReading
 from synkhronos.pymc._repeated.choice import GAIN, LEAST_ROWS, cheapest
 from synkhronos.pymc._repeated.columns import RowTerms
 from synkhronos.pymc._repeated.form import Form
-
-log = logging.getLogger("synkhronos")
 
 Arrays = tuple[list[np.ndarray], list[np.ndarray]]  # with rows, and without
 

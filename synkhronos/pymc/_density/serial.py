@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,13 +16,12 @@ from pytensor.tensor.elemwise import DimShuffle
 
 from synkhronos._compiling.data.aligned import aligned
 from synkhronos._compiling.python_mode import python_mode
+from synkhronos._warnings import log
 from synkhronos.pymc._density.containers import follow
 from synkhronos.pymc._density.density import density
 from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
 from synkhronos.pymc._reading.facts import is_smooth
 from synkhronos.pymc._repeated.indices import UnsettledIndexError
-
-log = logging.getLogger("synkhronos")
 
 _PLAIN = python_mode("canonicalize", "stabilize")
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
 from xarray import DataTree
 
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 
 def count_of(result: object) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,11 +12,10 @@ from xarray import DataTree
 
 from synkhronos._api.tables import Table
 from synkhronos._compiling.progress import tell
+from synkhronos._warnings import log
 from synkhronos.pymc._diverged.positions import Positions
 from synkhronos.pymc._diverged.quantities import STEP, Quantities
 from synkhronos.pymc._diverged.ranks import LEAST_DEVIATION, MOST_CHANCE, Rotations
-
-log = logging.getLogger("synkhronos")
 
 _FEWEST = 10  # divergences; the mean rank of fewer says little
 _MOST_PLACES = 10

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import inspect
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,13 +19,13 @@ from synkhronos._engine.replicas import Answer
 from synkhronos._errors import GroupClosed
 from synkhronos._host import cores as _cores
 from synkhronos._host.descriptors import Descriptor
+from synkhronos._warnings import log
 from synkhronos.pymc._group.likelihood import GroupLikelihood
 from synkhronos.pymc._reading.facts import is_smooth
 
 if TYPE_CHECKING:
     from synkhronos.pymc._density.likelihood import Likelihood
 
-log = logging.getLogger("synkhronos")
 
 _FILE = "synkhronos-slots"
 

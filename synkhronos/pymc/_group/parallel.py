@@ -13,7 +13,6 @@ These rules hold:
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -37,6 +36,7 @@ from synkhronos._errors import GroupClosed, InputError, NotForked
 from synkhronos._host import cores as _cores
 from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos._libraries.library import optional_gain
+from synkhronos._warnings import log
 from synkhronos.pymc._density.divided import Divided, Replaced
 from synkhronos.pymc._density.likelihood import Likelihood, tell_forms
 from synkhronos.pymc._density.nutpie import expected_metric
@@ -60,8 +60,6 @@ from synkhronos.pymc._kept.estimate import Estimate
 from synkhronos.pymc._reading.declared import Declared
 from synkhronos.pymc._reading.models import copied, model_of, refuse_divided
 from synkhronos.pymc._reading.reading import Reading, read
-
-log = logging.getLogger("synkhronos")
 
 _SECONDS = 30.0  # of `advise`: it begins no further mode that might take longer
 _REPLACING = ("jax", "jaxlib", "pyo3_runtime")  # of JAX, and of nutpie while it runs JAX

@@ -12,11 +12,10 @@ import pytensor
 from pymc.pytensorf import rewrite_pregrad
 from pytensor.gradient import NullTypeGradError
 
+from synkhronos._warnings import log
 from synkhronos.pymc._density.proof import function_of
 from synkhronos.pymc._reading.facts import is_smooth
 from synkhronos.pymc._reading.reading import Reading
-
-log = logging.getLogger("synkhronos")
 
 _LARGE = 0.05  # share of a gradient's time from which on a serial term is worth a warning
 _ROUNDS = 5  # of measuring that share

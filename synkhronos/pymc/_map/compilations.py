@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -16,13 +15,13 @@ from xarray import Dataset
 from synkhronos._libraries.library import optional_gain, usable
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
+from synkhronos._warnings import log
 from synkhronos.pymc._kept.models import kept_model
 from synkhronos.pymc._reading.models import length_of
 
 if TYPE_CHECKING:
     from synkhronos.pymc._map.one_graph import OneGraph
 
-log = logging.getLogger("synkhronos")
 
 _MOST = 64  # compiled models that are kept; each holds some MB of machine code
 _PLAIN = {"backend": "numba"}  # of these arguments, compiled models are shared

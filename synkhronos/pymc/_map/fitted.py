@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,10 +12,9 @@ from pymc.sampling import sample as pm_sample
 
 from synkhronos._errors import InputError
 from synkhronos._host.thread_pools import ThreadLimits
+from synkhronos._warnings import log
 from synkhronos.pymc._density.adaptation import AUTO, Auto, adapted, check_adaptation, name_of_nuts
 from synkhronos.pymc._density.metric import Choice
-
-log = logging.getLogger("synkhronos")
 
 
 class Sampled:

@@ -5,7 +5,6 @@ Workers of pools import this before they start a process, so it imports no PyTen
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,7 @@ from typing import Any
 from synkhronos._errors import SynkhronosError
 from synkhronos._transport.processes.slot_process import SlotProcess
 from synkhronos._transport.processes.slots import Slots
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 _STARTS = 3  # processes, one after another, that end before they ask: then none would start
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Hashable
 
 from synkhronos._errors import SynkhronosError
+from synkhronos._warnings import log
 from synkhronos.pymc._map.bar import Bar
 from synkhronos.pymc._map.parent import Ends, Item
 from synkhronos.pymc._map.results import Folder
-
-log = logging.getLogger("synkhronos")
 
 _FIRST = 10  # failed items, without any success: then `fit` is wrong
 _REST = 10.0  # times as long as a note of all failed items took, until the next one

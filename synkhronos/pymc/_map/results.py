@@ -6,7 +6,6 @@ import contextlib
 import errno
 import hashlib
 import json
-import logging
 import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,11 +17,10 @@ from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError, SynkhronosError, printable
 from synkhronos._host import files
 from synkhronos._transport.serialization import pack_graph, unpack_graph
+from synkhronos._warnings import log
 from synkhronos.pymc._map.digests import digest
 from synkhronos.pymc._map.names import file_of
 from synkhronos.pymc._map.stores import OwnFolder, Store
-
-log = logging.getLogger("synkhronos")
 
 _SEED = "seed.json"
 _LONGEST_HEAD = 1 << 20  # bytes of the first line of a result

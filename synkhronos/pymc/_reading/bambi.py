@@ -7,7 +7,6 @@ Its other methods take such draws alone. The PyMC model takes only those that we
 
 from __future__ import annotations
 
-import logging
 import traceback
 
 import numpy as np
@@ -17,8 +16,7 @@ from pytensor.tensor import TensorConstant
 from xarray import Dataset
 
 from synkhronos._errors import InputError
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 _ROWS = "__obs__"  # the dimension of the rows in all of its models
 _MADE_BY, _BAMBI = "modeling_interface", "bambi"  # what its fit notes in the draws

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +24,7 @@ from pytensor.tensor.subtensor import (
 
 from synkhronos._errors import InputError
 from synkhronos._proofs.walk import name_of
+from synkhronos._warnings import log
 from synkhronos.pymc._reading.facts import Facts, Lengths
 from synkhronos.pymc._reading.rows import Reader, RowReading, Term
 from synkhronos.pymc._reading.summands import (
@@ -33,8 +33,6 @@ from synkhronos.pymc._reading.summands import (
     with_exact_checks,
     with_exact_checks_without_rows,
 )
-
-log = logging.getLogger("synkhronos")
 
 Found = list[tuple[Summand, Term | None]]  # each summand, and the term that it is, if it is one
 

@@ -19,7 +19,6 @@ import datetime
 import errno
 import fcntl
 import json
-import logging
 import math
 import os
 import sys
@@ -35,12 +34,11 @@ from synkhronos._host import files
 from synkhronos._host.descriptors import Descriptor
 from synkhronos._host.environment import environment
 from synkhronos._host.secrets import HIDDEN, is_telling, without_secrets, words_without_secrets
+from synkhronos._warnings import log
 from synkhronos.training._record.run_folder import CHECKPOINTS, LOCK, METRICS, RUN
 from synkhronos.training._record.scalars import plain
 
 FORMAT = 1
-
-log = logging.getLogger("synkhronos")
 
 
 class Recorder:

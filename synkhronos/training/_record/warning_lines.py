@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-_log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
+
 _LONGEST = 4000  # characters of a kept warning
 
 
@@ -37,11 +38,11 @@ def kept_warnings(keep: Callable[[str, str], None]) -> Iterator[None]:
         show(message, category, *place, **others)
 
     # a filter, since a handler would end the printing of warnings by logging's last resort
-    _log.addFilter(heard)
+    log.addFilter(heard)
     warnings.showwarning = shown
     try:
         yield
     finally:
         if warnings.showwarning is shown:  # else another one has come in its place
             warnings.showwarning = show
-        _log.removeFilter(heard)
+        log.removeFilter(heard)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -16,13 +15,12 @@ from synkhronos._api.make_data import data as make_data
 from synkhronos._api.unusable import why_unusable
 from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError, SourceError
+from synkhronos._warnings import log
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._rows.loader import Loader
 from synkhronos.extensions._rows.source import Source, by_number
 from synkhronos.extensions._step.step_report import Rows
 from synkhronos.training._run.augmentation import Words
-
-log = logging.getLogger("synkhronos")
 
 _LOADED_ROWS = 1024  # at a time, of a source without blocks
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,12 +32,11 @@ from synkhronos._host import cores as _cores
 from synkhronos._host.launch_settings import launch_settings
 from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos._libraries.fork_safe_lock import ForkSafeLock
+from synkhronos._warnings import log
 from synkhronos.extensions._rows.source import Source
 from synkhronos.extensions._step.function import TrainFunction
 from synkhronos.training._run.augmentation import augmentation_words
 from synkhronos.training._run.events import Event
-
-log = logging.getLogger("synkhronos")
 
 # Seconds that members have to save: to start them and to make the training function again takes 3
 # to 6, and without that time one process is as good.

@@ -29,7 +29,6 @@ These rules hold here:
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -41,6 +40,7 @@ from synkhronos._checks import is_integer, shown
 from synkhronos._engine.variables import check_whole
 from synkhronos._errors import InputError, StateTorn, WorkerDied, WorkerError
 from synkhronos._transport.shared_state.worker_output import logged
+from synkhronos._warnings import log
 from synkhronos.extensions._saving.checkpoints import Checkpoints
 from synkhronos.extensions._step.step_report import StepReport
 from synkhronos.training._directions import Mode, usual_mode
@@ -58,8 +58,6 @@ from synkhronos.training._run.progress import Progress
 from synkhronos.training._run.signals import Signals
 from synkhronos.training._run.state import RunState
 from synkhronos.training.optimizers import skips_in
-
-log = logging.getLogger("synkhronos")
 
 _RECORD_SECONDS = 1.0  # between two lines of steps in the record
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ import numpy as np
 from synkhronos._checks import check_flag, check_integer, check_word, options_checked, shown
 from synkhronos._errors import InputError, SourceError
 from synkhronos._host.secrets import without_secrets
+from synkhronos._warnings import log
 from synkhronos.training.sources._columns import (
     File,
     Kind,
@@ -28,8 +28,6 @@ from synkhronos.training.sources._files import Described, FileSource, Options
 from synkhronos.training.sources._lines import CSV, Dialect, separator_of
 from synkhronos.training.sources._parquet import Parquet
 from synkhronos.training.sources._paths import cache_folder
-
-log = logging.getLogger("synkhronos")
 
 _FORMAT = 2  # of converted files; another number when they become others
 

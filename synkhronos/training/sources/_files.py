@@ -19,7 +19,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -35,10 +34,9 @@ from synkhronos._checks import Checked, check_integer, or_none, shown
 from synkhronos._errors import BackendMissing, BatchError, InputError, InputTypeError, SourceError
 from synkhronos._host.files import is_shortage
 from synkhronos._host.secrets import without_secrets
+from synkhronos._warnings import log
 from synkhronos.training.sources._copies import is_remote, on_this_machine
 from synkhronos.training.sources._paths import few, listed
-
-log = logging.getLogger("synkhronos")
 
 SMALL_BLOCK = 1 << 18  # bytes; stored chunks that are smaller are read together
 MAPPED_BLOCK = 1 << 24  # bytes that a disk reads about as fast per byte as more

@@ -14,10 +14,9 @@ import numpy as np
 
 from synkhronos._checks import options_checked, shown
 from synkhronos._errors import BackendMissing, InputError, SourceError
+from synkhronos._warnings import log
 from synkhronos.training.sources._idx import read_idx
 from synkhronos.training.sources._paths import cache_folder
-
-log = logging.getLogger("synkhronos")
 
 FOLDER = "SYNKHRONOS_DATA"  # the environment variable
 MIRRORS = (

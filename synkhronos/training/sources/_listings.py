@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +13,10 @@ import numpy as np
 from synkhronos._checks import shown
 from synkhronos._errors import InputError
 from synkhronos._host import files
+from synkhronos._warnings import log
 from synkhronos.training.sources._lines import CSV, Dialect, separator_of, texts_of
 from synkhronos.training.sources._parquet import PARQUET, columns_of
 from synkhronos.training.sources._paths import few, files_below, is_hidden
-
-log = logging.getLogger("synkhronos")
 
 # of the formats that `_pixels` reads
 _ENDINGS = frozenset(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections import deque
@@ -14,9 +13,8 @@ from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import files
 from synkhronos._host.secrets import without_secrets
+from synkhronos._warnings import log
 from synkhronos.training.sources._copies import KEEPING, is_remote
-
-log = logging.getLogger("synkhronos")
 
 _OF_ARCHIVES = "__MACOSX"  # macOS packs copies of all names into it
 _PART = re.compile(r"(.*)-\d+-of-\d+\b.*")  # as data sets of Hugging Face name their parts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from synkhronos._engine.group import Group
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.runner import retried
 from synkhronos._errors import UnusedWarning
-from synkhronos._warnings import warn
+from synkhronos._warnings import log, warn
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseRecipe
 from synkhronos.extensions._apart.free.commands import BeginRun, InstallFree, TakePart
 from synkhronos.extensions._apart.free.run import Run
@@ -33,8 +32,6 @@ from synkhronos.extensions._step.plan_methods import PlanMethods
 from synkhronos.extensions._step.step_report import Rows, StepReport
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.rules._base import FreeRule
-
-log = logging.getLogger("synkhronos")
 
 _NESTEROV = ("nesterov_momentum", "nadam")
 

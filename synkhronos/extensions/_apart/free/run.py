@@ -18,7 +18,6 @@ These rules hold:
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -33,12 +32,11 @@ from synkhronos._engine.group import Group
 from synkhronos._engine.runner import Task
 from synkhronos._errors import WorkerDied
 from synkhronos._transport.channels.channel import Failure
+from synkhronos._warnings import log
 from synkhronos.extensions._apart.free import pages
 from synkhronos.extensions._apart.free.free_member import FreeMember, total
 from synkhronos.extensions._apart.free.free_state import FreeState
 from synkhronos.extensions._apart.points import Point, PointSource
-
-log = logging.getLogger("synkhronos")
 
 _LOOK_SECONDS = 0.05  # between two looks of the master at the other members
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import logging
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -38,6 +37,7 @@ from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.runner import retried
 from synkhronos._engine.variables import watch
 from synkhronos._errors import InputTypeError
+from synkhronos._warnings import log
 from synkhronos.extensions._apart.recipe import LocalRecipe
 from synkhronos.extensions._apart.rounds.commands import (
     Begin,
@@ -53,8 +53,6 @@ from synkhronos.extensions._step.plan_methods import PlanMethods
 from synkhronos.extensions._step.step_report import Rows, StepReport, steps_of
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.rules._base import RoundRule
-
-log = logging.getLogger("synkhronos")
 
 _STEPS, _MEETINGS = 0, 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import subprocess
@@ -15,12 +14,11 @@ from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host import files
 from synkhronos._host.cores import environment
 from synkhronos._transport.processes.interpreter import start_interpreter
+from synkhronos._warnings import log
 from synkhronos.training._record.exporters.exporter import check_target, export
 
 _LIMIT = 60.0  # seconds for the exporter to take the last lines, and to end
 _NICE = 10  # members come first
-
-log = logging.getLogger("synkhronos")
 
 
 def checked_targets(given: str | Sequence[str], folder: object) -> tuple[str, ...]:
