@@ -3,13 +3,13 @@
 Each room imports only itself and the rooms before it.
 
 ===================  =============================================================================
-``graph_types``      PyTensor's types, where its annotations say less than is known
+``graph_types``      types for which PyTensor has no names, or says less than is known
 ``nodes``            what a node computes: for each element, in batches, or behind views
 ``memory``           memory that functions have left: when it is looked for, and given back
 ``traces``           notes about the lines that made variables, which rewrites do without
 ``terminal``         one line of a terminal that is drawn over and over
-``late_imports``     code for numba and JAX that is imported when a graph is compiled
 ``where``            rewrites of some graphs only
+``late_imports``     code for numba and JAX that is imported when a graph is compiled
 ``data``             arrays of a graph as data, and what is computed of them once
 ``loops``            loops over arrays, compiled by numba
 ``kept``             what this machine has compiled before, by the keys of graphs

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from importlib import import_module
 from typing import Any
 
 from pytensor.compile.mode import optdb
 from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.rewriting.basic import GraphRewriter
+
+from synkhronos._compiling.where import Where
 
 _modules: dict[str, str] = {}  # to be imported, by the names of rewrites
 _LAST = 1000.0  # a position after all of PyTensor's own rewrites
 
 
-class _Imports(GraphRewriter):
-    """A rewrite that changes no graph; PyTensor's linkers offer packages no other hook."""
-
-    def __init__(self, module: str) -> None:
-        super().__init__()
-        self.module = module
-
-    def add_requirements(self, fgraph: FunctionGraph) -> None:
-        """Add none."""
-
-    def apply(self, fgraph: FunctionGraph) -> None:
-        """Import the module; from the second time on this costs nothing."""
-        import_module(self.module)
+def _import(module: str, fgraph: FunctionGraph) -> None:
+    """Import a module, and change no graph; PyTensor's linkers offer packages no other hook."""
+    del fgraph
+    import_module(module)
 
 
 def import_late(package: str, *linkers: str) -> None:
@@ -43,7 +36,8 @@ def import_late(package: str, *linkers: str) -> None:
         name = f"synkhronos_{package}_{linker}"
         if name not in optdb:
             _modules[name] = f"synkhronos.{package}._{linker}"
-            optdb.register(name, _Imports(_modules[name]), linker, position=_LAST)
+            rewrite = Where(functools.partial(_import, _modules[name]))
+            optdb.register(name, rewrite, linker, position=_LAST)
 
 
 def import_now(linker: str) -> None:
