@@ -34,10 +34,11 @@ Every message says what was asked, what was found and what to do.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -173,6 +174,15 @@ class BackendMissing(SynkhronosError, ImportError):
     def __init__(self, library: str, *extras: str) -> None:
         named = " or ".join(f'"synkhronos[{extra}]"' for extra in extras) or library
         super().__init__(f"this needs {library}, which is not installed: pip install {named}")
+
+
+@contextlib.contextmanager
+def needing(library: str, *extras: str) -> Iterator[None]:
+    """A context that imports a library; without it, BackendMissing says how to install it."""
+    try:
+        yield
+    except ImportError:
+        raise BackendMissing(library, *extras) from None
 
 
 class RemoteTraceback(Exception):

@@ -14,7 +14,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from synkhronos._errors import BackendMissing
+from synkhronos._errors import needing
 from synkhronos.cli._parser import Verb
 
 # Arguments that are files or folders, by their names in the help
@@ -34,10 +34,8 @@ def run(options: argparse.Namespace) -> int:
     if options.shell == "fish":
         sys.stdout.write(_for_fish(parser, children, verbs()) + "\n")
         return 0
-    try:
+    with needing("shtab"):
         import shtab
-    except ImportError:
-        raise BackendMissing("shtab") from None
     for child in children.values():
         for action in child._actions:
             if _is_file(action):

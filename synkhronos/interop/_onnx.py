@@ -19,7 +19,7 @@ from synkhronos._backends.jax import declared_dtypes
 from synkhronos._checks import check_integer, or_none, shown
 from synkhronos._engine.function_arguments import roots
 from synkhronos._engine.graph_collectives import has_collectives
-from synkhronos._errors import BackendMissing, InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, needing
 from synkhronos._host import files
 
 _KINDS = ("float32", "int32", "int64", "bool")
@@ -75,12 +75,10 @@ def to_onnx(
     >>> to_onnx(zoo.mlp(784), "mlp.onnx")  # doctest: +SKIP
     PosixPath('mlp.onnx')
     """
-    try:
+    with needing("jax2onnx", "onnx"):
         import jax
         import jax2onnx
         from jax.extend.core import jaxpr_as_fun
-    except ImportError:
-        raise BackendMissing("jax2onnx", "onnx") from None
     outputs, given = _graph(net, inputs)
     _check(outputs, given, rows)
     function = pytensor.function(given, outputs, mode=declared_dtypes("JAX"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from synkhronos._checks import check_integer, options_checked, or_none, shown
-from synkhronos._errors import BackendMissing, InputError, InputTypeError, SynkhronosError
+from synkhronos._errors import InputError, InputTypeError, SynkhronosError, needing
 from synkhronos._host import files
 from synkhronos._host.files import check_place
 from synkhronos._libraries.library import optional_gain
@@ -40,10 +40,8 @@ def optuna() -> ModuleType:
     ------
     BackendMissing
     """
-    try:
+    with needing("Optuna", "search"):
         import optuna as library
-    except ImportError:
-        raise BackendMissing("Optuna", "search") from None
     return library
 
 

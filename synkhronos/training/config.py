@@ -25,15 +25,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from synkhronos._checks import closest, options_checked, shown
-from synkhronos._errors import BackendMissing, InputError
+from synkhronos._errors import InputError, needing
 from synkhronos._host import files
 from synkhronos.training._config_text.key_descriptions import words_of_keys
 from synkhronos.training._config_text.toml import toml_of
 
-try:
+with needing("msgspec", "train"):
     import msgspec
-except ImportError:
-    raise BackendMissing("msgspec", "train") from None
 
 __all__ = ["Config", "config_of", "read"]
 

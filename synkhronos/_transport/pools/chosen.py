@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Executor
 
 from synkhronos._checks import shown
-from synkhronos._errors import BackendMissing, InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, needing
 from synkhronos._transport.pools._executors import ExecutorPool
 from synkhronos._transport.pools._mpi import MPIPool
 from synkhronos._transport.pools.pool import Pool
@@ -30,10 +30,8 @@ def pool_of(what: str, on: object, members: int) -> Pool:
             )
         return DaskPool(on, members)
     if on == "ray" or getattr(on, "__name__", "") == "ray":
-        try:
+        with needing("ray", "cluster"):
             from synkhronos._transport.pools._ray import RayPool
-        except ImportError:
-            raise BackendMissing("ray", "cluster") from None
 
         return RayPool(members)
     if isinstance(on, Executor):

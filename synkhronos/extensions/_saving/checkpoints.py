@@ -34,7 +34,6 @@ from synkhronos._engine.group import Group, current
 from synkhronos._engine.process_bound import ProcessBound
 from synkhronos._engine.variables import check_whole
 from synkhronos._errors import (
-    BackendMissing,
     CheckpointError,
     CheckpointWarning,
     GroupError,
@@ -42,6 +41,7 @@ from synkhronos._errors import (
     InputTypeError,
     ReplicaWarning,
     SynkhronosError,
+    needing,
 )
 from synkhronos._host import files
 from synkhronos._host.folder_locks import FolderLock
@@ -680,11 +680,9 @@ def _names(found: Iterable[str]) -> str:
 
 def _safetensors() -> tuple[ModuleType, type[Exception]]:
     """The safetensors library, and its error class."""
-    try:
+    with needing("safetensors", "checkpoints"):
         from safetensors import SafetensorError
         from safetensors import numpy as files
-    except ImportError:
-        raise BackendMissing("safetensors", "checkpoints") from None
     return files, SafetensorError
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from xarray import Dataset, DataTree, open_zarr
 
 from synkhronos._checks import shown
-from synkhronos._errors import BackendMissing, InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, needing
 from synkhronos._host import files
 
 DONE, DRAWS = "draws_done", "draws"  # attributes of a group
@@ -253,10 +253,8 @@ def check_store(store: object, groups: Sequence[str]) -> str | None:
             f"store={str(store)!r}: processes write files of this machine, and this is an address: "
             "give a path, such as one where it is mounted"
         )
-    try:
+    with needing("zarr", "data"):
         import zarr  # noqa: F401
-    except ImportError:
-        raise BackendMissing("zarr", "data") from None
     path = os.path.abspath(os.fspath(store))
     for group in groups:
         if _lies_in(path, group) and _MADE_OF not in _attributes(path, group):

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
-from synkhronos._errors import BackendMissing, InputError, SynkhronosError
+from synkhronos._errors import InputError, SynkhronosError, needing
 from synkhronos._host import files
 from synkhronos._host.own_key import key_path, own_key
 from synkhronos._host.secrets import cause_of, without_secrets
@@ -38,10 +38,8 @@ class Remote(Store):
     """
 
     def __init__(self, address: str) -> None:
-        try:
+        with needing("fsspec", "data"):
             import fsspec
-        except ImportError:
-            raise BackendMissing("fsspec", "data") from None
         self.at = address.rstrip("/")
         self.shown = without_secrets(self.at)
         self.path = Path(temporary(self))

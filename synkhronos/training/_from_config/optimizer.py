@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytensor
 
-from synkhronos._errors import BackendMissing, InputError
+from synkhronos._errors import InputError, needing
 from synkhronos.extensions import updates
 from synkhronos.training._from_config.functions import check_arguments, function_of, meant
 from synkhronos.training.config import Optimizer
@@ -183,10 +183,8 @@ def _names(function: Callable[..., object] | None) -> list[str]:
 
 
 def _pytensor_ml() -> ModuleType:
-    try:
+    with needing("pytensor-ml", "train"):
         from pytensor_ml import optim
-    except ImportError:
-        raise BackendMissing("pytensor-ml", "train") from None
     return optim
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from synkhronos._api.tables import Table
-from synkhronos._errors import BackendMissing
+from synkhronos._errors import needing
 from synkhronos._host import files
 from synkhronos.training._record.scalars import plain, text_of
 
@@ -133,10 +133,8 @@ class History:
         BackendMissing
             pandas is not installed.
         """
-        try:
+        with needing("pandas"):
             import pandas
-        except ImportError:
-            raise BackendMissing("pandas") from None
         return pandas.DataFrame({name: self[name] for name in self._columns})
 
     def to_arrow(self) -> Any:
@@ -149,10 +147,8 @@ class History:
         BackendMissing
             pyarrow is not installed.
         """
-        try:
+        with needing("pyarrow", "data"):
             import pyarrow
-        except ImportError:
-            raise BackendMissing("pyarrow", "data") from None
         return pyarrow.table({name: _of_one_type(self[name]) for name in self._columns})
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from synkhronos._checks import check_integer, is_integer, shown
-from synkhronos._errors import BackendMissing, InputError, InputTypeError
+from synkhronos._errors import InputError, InputTypeError, needing
 from synkhronos.training.sources._files import NotNumbers
 from synkhronos.training.sources._paths import few
 
@@ -27,10 +27,8 @@ type File = pyarrow.parquet.ParquetFile
 
 
 def arrow() -> ModuleType:
-    try:
+    with needing("pyarrow", "data"):
         import pyarrow
-    except ImportError:
-        raise BackendMissing("pyarrow", "data") from None
     import pyarrow.compute
 
     return pyarrow

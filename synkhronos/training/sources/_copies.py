@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from synkhronos._errors import BackendMissing, InputError
+from synkhronos._errors import InputError, needing
 from synkhronos._host import files
 from synkhronos._host.secrets import without_secrets
 
@@ -55,10 +55,8 @@ def on_this_machine(path: str, cache: str | None, described: str = "") -> str:
     if not is_remote(path):
         files.check_regular(path)
         return path
-    try:
+    with needing("fsspec", "data"):
         import fsspec
-    except ImportError:
-        raise BackendMissing("fsspec", "data") from None
     if cache is None:
         if not path.startswith(KEEPING):
             raise InputError(

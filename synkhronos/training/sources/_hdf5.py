@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from synkhronos._checks import options_checked
-from synkhronos._errors import BackendMissing
+from synkhronos._errors import needing
 from synkhronos.training.sources._files import (
     MAPPED_BLOCK,
     UNCHECKED_BLOCK,
@@ -172,10 +172,8 @@ def _plain_offset(file: h5py.File, dataset: h5py.Dataset) -> int | None:
 
 
 def _library() -> ModuleType:
-    try:
+    with needing("h5py", "data"):
         import h5py
-    except ImportError:
-        raise BackendMissing("h5py", "data") from None
     return h5py
 
 

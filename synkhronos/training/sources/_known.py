@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from synkhronos._checks import options_checked, shown
-from synkhronos._errors import BackendMissing, InputError, SourceError
+from synkhronos._errors import InputError, SourceError, needing
 from synkhronos._warnings import log
 from synkhronos.training.sources._idx import read_idx
 from synkhronos.training.sources._paths import cache_folder
@@ -169,10 +169,8 @@ def answers(url: str) -> bool:
 
 
 def _digits() -> Split:
-    try:
+    with needing("scikit-learn", "demo"):
         from sklearn.datasets import load_digits
-    except ImportError:
-        raise BackendMissing("scikit-learn", "demo") from None
     found, numbers = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(numbers))
     pair = (found[order] / 16).astype(np.float32), numbers[order].astype(np.int32)

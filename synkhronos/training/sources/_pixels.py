@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from synkhronos._errors import BackendMissing
+from synkhronos._errors import needing
 from synkhronos._host import files
 from synkhronos.training.sources._files import UNCHECKED_BLOCK, check_stored
 
@@ -210,8 +210,6 @@ def _resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def library() -> ModuleType:
-    try:
+    with needing("Pillow", "data"):
         from PIL import Image
-    except ImportError:
-        raise BackendMissing("Pillow", "data") from None
     return Image

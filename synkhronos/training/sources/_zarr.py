@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from synkhronos._checks import options_checked
-from synkhronos._errors import BackendMissing
+from synkhronos._errors import needing
 from synkhronos.training.sources._files import (
     UNCHECKED_BLOCK,
     Described,
@@ -122,10 +122,8 @@ async def _arrays(path: str) -> list[str]:
 
 
 def _library() -> ModuleType:
-    try:
+    with needing("zarr", "data"):
         from zarr.api import asynchronous
-    except ImportError:
-        raise BackendMissing("zarr", "data") from None
     return asynchronous
 
 
