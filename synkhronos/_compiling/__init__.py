@@ -4,7 +4,7 @@ Each room imports only itself and the rooms before it.
 
 ===================  =============================================================================
 ``graph_types``      types for which PyTensor has no names, or says less than is known
-``nodes``            what a node computes: for each element, in batches, or behind views
+``nodes``            questions about a node: elements, batches, views
 ``memory``           memory that functions have left: when it is looked for, and given back
 ``traces``           notes about the lines that made variables, which rewrites do without
 ``terminal``         one line of a terminal that is drawn over and over

@@ -1,4 +1,4 @@
-"""What a node of a graph computes: for each element, in batches, or of an array behind views."""
+"""Questions about a node: its function of elements, that of batches, the array behind views."""
 
 from __future__ import annotations
 

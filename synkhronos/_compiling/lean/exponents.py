@@ -40,10 +40,11 @@ def join_products(fgraph: FunctionGraph) -> None:
         if node not in fgraph.apply_nodes or not _is_product(node):
             continue
         factors = _factors(node)
-        exponents = [v.owner.inputs[0].dimshuffle() for v in factors if computes(v.owner, ps.Exp)]
-        if len(exponents) < 2:
+        made = [v for v in factors if computes(v.owner, ps.Exp)]
+        if len(made) < 2:
             continue
-        rest = [v.dimshuffle() for v in factors if not computes(v.owner, ps.Exp)]
+        exponents = [v.owner.inputs[0].dimshuffle() for v in made]
+        rest = [v.dimshuffle() for v in factors if v not in made]
         joined: Any = exp(add(*exponents))
         found = mul(joined, *rest) if rest else joined
         [output] = node.outputs

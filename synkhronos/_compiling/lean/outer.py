@@ -31,8 +31,9 @@ def _product(node: Any) -> Any:
     inner = node.inputs[0].owner
     if not computes(inner, ps.Mul) or len(inner.inputs) != 2:
         return None
-    columns = {_added_axis(v): v for v in inner.inputs}
-    if set(columns) != {1, 2} or any(v.type.dtype != out.type.dtype for v in inner.inputs):
+    factors: list[Any] = inner.inputs
+    columns = {_added_axis(v): v for v in factors}
+    if set(columns) != {1, 2} or any(v.type.dtype != out.type.dtype for v in factors):
         return None
     return dot(columns[2].dimshuffle(1, 0), columns[1].dimshuffle(0, 2))
 
