@@ -196,6 +196,22 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
         ],
         (PLACES,),
     ),
+    "added to few elements": (
+        lambda x, i, j, k, two, m: [
+            *[pt.inc_subtensor(pt.exp(x[:5] * 0.1)[at], m[:, 0] * x[1]) for at in (i, j, k)],
+            pt.inc_subtensor(pt.zeros(5)[j], m[:, 0] * x[2]).sum() * x[i],
+            pt.inc_subtensor(pt.zeros((2, 5))[two, i], m[:, 0] * x[1]),
+            pt.inc_subtensor(pt.zeros(5, "float32")[j], m[:, 0].astype("float32")) * 1e-9,
+            pt.inc_subtensor(pt.zeros((2, 3))[:, two], m[:, 1] * x[1]),
+        ],
+        (
+            np.repeat(np.arange(5, dtype=np.int32), 9)[:43],
+            np.arange(43, dtype=np.uint8) * 7 % 5,
+            np.r_[np.full(42, 4), 2],
+            np.arange(43) // 3 % 2,
+            np.random.default_rng(3).normal(size=(43, 2)),
+        ),
+    ),
     "set where chosen": (
         lambda x, i: [pt.set_subtensor(x[i], x[: len(PLACES)])],
         (np.array([4, 2, 9, -10, 1, 5, 7]),),
@@ -320,13 +336,33 @@ def test_drawn_graphs(seed: int) -> None:
 
 
 def test_an_index_out_of_bounds_is_an_error_and_reads_nothing() -> None:
-    made = Made(lambda x, i: [x[i], pt.inc_subtensor(x[i], 1.0)], np.arange(3))
+    made = Made(lambda x, i: [x[i], pt.inc_subtensor(x[i], 1.0)], np.array([0, -1, 2]))
     for wrong in (N, -N - 1, 2**62, -(2**62)):
         status, _ = made.at(NUMBERS, np.array([0, wrong, 1]))
         assert status == FAILED
     status, found = made.at(NUMBERS, np.array([N - 1, -N, 4]))
     assert status == SUCCESS
     np.testing.assert_array_equal(found[:3], NUMBERS[[N - 1, 0, 4]])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "uint32"])
+def test_data_with_an_index_below_0_are_refused_if_the_first_had_none(dtype: str) -> None:
+    """As are indices beyond an axis; nothing is read, or written, there."""
+    most = np.iinfo(dtype).max
+    rows = np.arange(300) % N
+    made = Made(
+        lambda x, i: [x[i], pt.inc_subtensor(pt.zeros(N)[i], x[0]), pt.ones(2000)[i] * x[0]],
+        rows.astype(dtype),
+    )
+    made.check(NUMBERS)
+    for place in (0, 7, 299):
+        for wrong in {N, most, np.iinfo(dtype).min} - {0}:
+            other = rows.astype(dtype)
+            other[place] = wrong
+            assert made.at(NUMBERS, other)[0] == ANOTHER_LENGTH
+    status, found = made.at(NUMBERS, rows[::-1].astype(dtype))
+    assert status == SUCCESS
+    np.testing.assert_array_equal(found[:300], NUMBERS[rows[::-1]])
 
 
 def test_an_assertion_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

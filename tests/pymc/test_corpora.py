@@ -224,7 +224,11 @@ def compiled(value: Callable[[float], float], slope: float, drawn: Callable[[flo
         ((lambda x: 3 * x, 3.0, lambda x: 2 * x), "equal", ""),
         ((lambda x: 3 * x + (abs(x) > 5), 3.0, lambda x: 2 * x), "differs", "x300: value"),
         ((lambda x: 3 * x, 3.0001, lambda x: 2 * x), "differs", "start: gradient by 3e-05"),
-        ((lambda x: 3 * x, 3.0, lambda x: 2 * x + (abs(x) > 5)), "differs", "x300: drawn variables"),
+        (
+            (lambda x: 3 * x, 3.0, lambda x: 2 * x + (abs(x) > 5)),
+            "differs",
+            "x300: drawn variables",
+        ),
         ((lambda x: 3 * x, 3.0, lambda x: math.nan), "differs", "start: drawn variables"),
     ],
 )

@@ -13,6 +13,7 @@ Each room imports only itself and the rooms before it.
 ``flat``        a graph without graphs inside, and its values at a point
 ``steps``       what is computed for the elements of an array
 ``operations``  the steps of PyTensor's operations
+``bounds``      indices that are known to be within an axis
 ``kernels``     which steps share a loop
 ``loops``       the loop of a kernel
 ``functions``   C functions of value and gradient, and of all variables

@@ -14,6 +14,7 @@ from llvmlite import ir
 from pytensor.configdefaults import config
 
 from synkhronos._compiling.direct.arrays import Buffer, View
+from synkhronos._compiling.direct.bounds import bounds_of, write_within
 from synkhronos._compiling.direct.flat import Flat
 from synkhronos._compiling.direct.kernels import kernels
 from synkhronos._compiling.direct.loops import Loop
@@ -55,7 +56,8 @@ def c_function(
         Its inputs are the point and the data; its outputs a vector, after a value if there are two.
     data : sequence of array
         In C order. The function fits all data of these lengths, and refuses others. Where lengths
-        of other arrays are numbers of the data, it refuses other numbers.
+        of other arrays are numbers of the data, it refuses other numbers. Where none of these data
+        is an index below 0, or beyond an axis, it refuses data with such indices.
     places : sequence of Place
         Which words of the record are the addresses and lengths of the data.
     lengths : sequence of int
@@ -92,7 +94,8 @@ def c_function(
     measured = {view.buffer: arrays[given.index(view)] for view in steps.measured}
     if any(d.dtype.kind not in "iu" or d.size > _MOST_LENGTHS for d in measured.values()):
         raise UnfitError("lengths are computed")
-    made = _Function(steps, given, places, lengths, wanted, measured).made()
+    values = {view.buffer: array for view, array in zip(given, arrays, strict=True)}
+    made = _Function(steps, given, places, lengths, wanted, measured, values).made()
     _compare(made, arrays, places, lengths, expected)
     return replace(made, fixed=True)
 
@@ -137,6 +140,7 @@ class _Function:
         lengths: Sequence[int],
         wanted: Sequence[View],
         measured: Mapping[Buffer, np.ndarray],
+        values: Mapping[Buffer, np.ndarray],
     ) -> None:
         self._kernels = kernels(steps.steps, wanted)
         self._arguments, self._given = arguments, places
@@ -144,8 +148,9 @@ class _Function:
         self._name = f"synkhronos_{uuid.uuid4().hex}"
         self._module = ir.Module(self._name)
         flags = FLAGS if config.numba__fastmath else ()
+        self._bounds = bounds_of(steps.steps, values)
         self._loops = [
-            Loop(self._module, f"{self._name}_{at}", kernel, flags)
+            Loop(self._module, f"{self._name}_{at}", kernel, flags, self._bounds)
             for at, kernel in enumerate(self._kernels)
         ]
 
@@ -184,6 +189,7 @@ class _Function:
                 number = b.load(b.gep(self._addressed[buffer], [_WORD(at)]))
                 with b.if_then(b.icmp_signed("!=", number, number.type(int(n))), likely=False):
                     b.ret(_WORD(ANOTHER_LENGTH))
+        self._refuse_beyond()
         free = self._allocate()
         outside: ir.Value = _WORD(0)
         for loop in self._loops:
@@ -198,6 +204,16 @@ class _Function:
             b.ret(_WORD(failed))
         b.ret(self._checked(outs) if len(self._wanted) == 2 else _WORD(SUCCESS))
         return compiled(self._name, self._module)
+
+    def _refuse_beyond(self) -> None:
+        """Return where an index of the data is not within the axis that it is for."""
+        b = self._b
+        checked = [(buffer, n) for buffer, n in self._bounds if buffer.constant is None]
+        for number, (buffer, length) in enumerate(checked):
+            within = write_within(self._module, f"{self._name}_within_{number}", buffer, length)
+            all_are = b.call(within, [self._addressed[buffer]])
+            with b.if_then(b.not_(all_are), likely=False):
+                b.ret(_WORD(ANOTHER_LENGTH))
 
     def _allocate(self) -> Callable[[], None] | None:
         """Give buffers their places in memory of the function's own; returns what frees it."""

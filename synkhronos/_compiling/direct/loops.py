@@ -1,4 +1,11 @@
-"""The loop of a kernel, as a function of the addresses of its buffers."""
+"""The loop of a kernel, as a function of the addresses of its buffers.
+
+A number that a step makes stays in a register for the steps after it, and is stored where another
+kernel reads it. Accumulators of reductions are in registers too, where LLVM finds them. Each index
+is compared with the length of its axis, unless all of them are known to be within it: one that is
+not reads the first element, and the function returns that it has failed. Rows that add to few
+elements do so in copies of these, in turn.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +18,7 @@ import pytensor.scalar as ps
 from llvmlite import ir
 
 from synkhronos._compiling.direct.arrays import Buffer, View
+from synkhronos._compiling.direct.bounds import Bounds
 from synkhronos._compiling.direct.kernels import Kernel
 from synkhronos._compiling.direct.scalars import (
     BOOL,
@@ -33,6 +41,8 @@ from synkhronos._compiling.direct.unfit import UnfitError
 _WORD = ir.IntType(64)
 _BYTE = ir.IntType(8)
 _ALIGNED = 64  # bytes
+_COPIES = (8, 4, 2)  # of a table to which rows add in turn
+_MOST_COPIED = 1 << 11  # numbers of all copies, in the processor's first cache
 
 
 def buffers_of(kernel: Kernel) -> list[Buffer]:
@@ -76,10 +86,14 @@ class Loop:
     name : str
     kernel : Kernel
     flags : sequence of str
+    bounds : set
+        Indices that are known to be within an axis.
     """
 
-    def __init__(self, module: ir.Module, name: str, kernel: Kernel, flags: Sequence[str]) -> None:
-        self._module, self._kernel, self._flags = module, kernel, flags
+    def __init__(
+        self, module: ir.Module, name: str, kernel: Kernel, flags: Sequence[str], bounds: Bounds
+    ) -> None:
+        self._module, self._kernel, self._flags, self._bounds = module, kernel, flags, bounds
         self.buffers, self.parts = buffers_of(kernel), parts_of(kernel)
         given = [*self.buffers, *(buffer for buffer, _ in self.parts)]
         kinds = [stored_type(buffer.dtype).as_pointer() for buffer in given]
@@ -106,7 +120,10 @@ class Loop:
         for step in self._kernel.steps:
             if isinstance(step, Reduce):
                 self._prepare(step)
-        self._nest(0, [])
+        if copies := self._copies():
+            self._add_in_turn(copies)
+        else:
+            self._nest(0, [])
         if self._wrong is None:
             builder.ret(_WORD(0))
         else:
@@ -267,6 +284,54 @@ class Loop:
             number = self._s.combined(ps.add, self._loaded(step.table.buffer, place), number)
         self._save(number, self._pointer(step.table.buffer, place))
 
+    def _copies(self) -> int:
+        """How many copies of a table the rows add to in turn; 0 if they add to itself."""
+        step, *others = self._kernel.steps
+        if others or not isinstance(step, Scatter) or not step.adds or len(self._lengths) != 1:
+            return 0
+        table = step.table
+        if not is_real(table.dtype) or table != View.whole(table.buffer, table.shape):
+            return 0
+        most = min(self._lengths[0], _MOST_COPIED)
+        return next((n for n in _COPIES if n * table.buffer.size <= most), 0)
+
+    def _add_in_turn(self, copies: int) -> None:
+        """Add to copies of a table, each row to the next one, and then these to the table.
+
+        To add to an element takes as long as to write it and to read it again, where the row before
+        has added to the same one. Rows mostly are in the order of their groups.
+        """
+        b, [step], [rows] = self._b, self._kernel.steps, self._lengths
+        assert isinstance(step, Scatter)
+        table, size = step.table, step.table.buffer.size
+        zero = self._s.constant(0, table.dtype)
+        start = b.alloca(stored_type(table.dtype), copies * size)
+        with _counted(b, copies * size) as at:
+            self._save(zero, b.gep(start, [at], inbounds=True))
+        parts = [Buffer(size, table.dtype) for _ in range(copies)]
+        steps = [replace(step, table=replace(table, buffer=part)) for part in parts]
+        for number, part in enumerate(parts):
+            self._address[part] = b.gep(start, [_WORD(number * size)], inbounds=True)
+
+        def add(number: int, row: ir.Value) -> None:
+            given = [self._read(view, [row], {}) for view in step.reads]
+            self._scatter(steps[number], given, [row])
+
+        whole = rows // copies * copies
+        with _counted(b, rows // copies) as turn:
+            first = b.mul(turn, _WORD(copies))
+            for number in range(copies):
+                add(number, b.add(first, _WORD(number)))
+        for row in range(whole, rows):
+            add(row - whole, _WORD(row))
+        with _counted(b, size) as at:
+            place = self._pointer(table.buffer, at)
+            numbers = [self._loaded(part, at) for part in parts]
+            self._save(
+                self._s.folded(ps.add, [self._restore(place, table.dtype), *numbers], table.dtype),
+                place,
+            )
+
     def _place(
         self, step: Gather | Scatter, indices: Sequence[Number], index: Sequence[ir.Value]
     ) -> ir.Value:
@@ -279,6 +344,9 @@ class Loop:
                 at = loops.get(next(rest), _WORD(0))
             else:
                 at = self._s.cast(indices[number], "int64").value
+                if (step.reads[number].buffer, length) in self._bounds:
+                    found = b.add(found, b.mul(at, _WORD(stride)))
+                    continue
                 if not indices[number].dtype.startswith("u"):
                     last = b.add(at, _WORD(length))
                     at = b.select(b.icmp_signed("<", at, _WORD(0)), last, at)
