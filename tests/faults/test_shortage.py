@@ -258,9 +258,7 @@ ADDRESSES = """
 """
 
 
-@pytest.mark.parametrize(
-    ("limit", "flag"), [("RLIMIT_AS", "-v"), *thorough(("RLIMIT_FSIZE", "-f"))]
-)
+@pytest.mark.parametrize(("limit", "flag"), [("RLIMIT_AS", "-v"), ("RLIMIT_FSIZE", "-f")])
 def test_few_addresses(tmp_path: Path, limit: str, flag: str) -> None:
     """A smaller arena, or an error that names the limit."""
     ended = run_after("", tmp_path, script(ADDRESSES), limit)

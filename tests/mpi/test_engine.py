@@ -63,7 +63,7 @@ def check(
         made.kill()
 
 
-@pytest.mark.thorough  # functions, Data and reductions: the other tests of this folder
+@pytest.mark.thorough  # functions and reductions: test_node_numbers.py
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("nodes", "members", "files", "only"),

@@ -187,7 +187,6 @@ def test_a_launcher_started_by_a_launched_script(tmp_path: Path) -> None:
     assert said == ["size 2", "size 3", "size 1"]
 
 
-@pytest.mark.thorough  # those of test_engine.py serve, and end
 def test_processes_that_serve_end_as_python_does(mpi: Launcher, tmp_path: Path) -> None:
     """What the script has opened before is flushed, what it has registered is run."""
     text = """
@@ -388,7 +387,6 @@ def test_what_differs_is_named_each_time(
     assert said.count("size 2") == 3 - refused, said
 
 
-@pytest.mark.thorough  # test_engine.py has tests of processes that serve first
 def test_others_serve_first_and_no_group_is_started(mpi: Launcher, tmp_path: Path) -> None:
     text = "from synkhronos.testing import nodes\nprint('of', nodes.serve_first())\n"
     assert "of 2" in run(mpi, 2, tmp_path, text, limit=EARLY_LIMIT)

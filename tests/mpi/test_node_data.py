@@ -182,7 +182,6 @@ print("good end")
 """
 
 
-@pytest.mark.thorough  # some: test_launch.py
 @SHAPES
 def test_data_on_each_node(mpi: Launcher, tmp_path: Path, ranks: int, members: str) -> None:
     """One job for all parts: its start takes longer than any of them.

@@ -78,7 +78,6 @@ def numbers(
         return {key: found[key] for key in found.files}
 
 
-@pytest.mark.thorough  # of functions: test_engine.py
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("members", "lengths", "dtypes"),

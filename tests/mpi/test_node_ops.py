@@ -82,7 +82,6 @@ np.testing.assert_allclose(*found, rtol=1e-10)
 """
 
 
-@pytest.mark.thorough  # on one node: tests/ops/test_ops.py
 @pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "members"), [(2, 1), *thorough((2, 2), (3, 1))])
 def test_collectives_inside_graphs(mpi: Launcher, tmp_path: Path, nodes: int, members: int) -> None:

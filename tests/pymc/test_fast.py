@@ -217,7 +217,7 @@ def test_means_over_a_dim_whose_length_can_be_set(mode: str) -> None:
     check_equal(evaluated(model, at), evaluated(copy, at, mode))
 
 
-@pytest.mark.thorough  # of both: test_data_of_the_copy_can_be_set
+@pytest.mark.thorough  # of both: test_data_of_the_copy_can_be_set_also_of_another_length
 def test_setting_data_of_the_model_leaves_the_copy_alone() -> None:
     model = regression()
     copy = synk.pymc.fast(model)
