@@ -6,6 +6,7 @@ A call by ctypes takes 3 microseconds; the gradients of many models take less.
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from typing import Any, NamedTuple
 
@@ -79,8 +80,9 @@ class Results(NamedTuple):
 
     Attributes
     ----------
-    value, gradient
-        NaN where the function has written nothing.
+    value : float
+        NaN where the function tells the sampler to refuse the point.
+    gradient : array
     drawn : array
         All variables that a draw has, one after another.
     """
@@ -94,15 +96,16 @@ def results_at(compiled: Any, x: np.ndarray) -> Results:
     """The results of both functions of a compiled model of nutpie at a point."""
     value, gradient = np.full(1, np.nan), np.full(x.size, np.nan)
     drawn = np.full(compiled.n_expanded, np.nan)
-    numbers = x.size, drawn.size
-    for function, given in (
-        (compiled.compiled_logp_func, (*numbers[:1], x, gradient, value)),
-        (compiled.compiled_expand_func, (*numbers, x, drawn)),
-    ):
+
+    def status(function: Any, *given: Any) -> int:
         arguments = [v.ctypes.data if isinstance(v, np.ndarray) else v for v in given]
-        kinds = [ctypes.c_int64, *[ctypes.c_size_t] * (len(arguments) + 1)]
-        ctypes.CFUNCTYPE(*kinds)(function.address)(*arguments, compiled.user_data.ctypes.data)
-    return Results(float(value[0]), gradient, drawn)
+        kinds = [ctypes.c_int64, *[ctypes.c_size_t] * len(arguments)]
+        return ctypes.CFUNCTYPE(*kinds)(function.address)(*arguments)
+
+    data = compiled.user_data
+    refused = status(compiled.compiled_logp_func, x.size, x, gradient, value, data)
+    status(compiled.compiled_expand_func, x.size, drawn.size, x, drawn, data)
+    return Results(math.nan if refused else float(value[0]), gradient, drawn)
 
 
 def of_stanli(text: str, data: Any) -> SamplerFunction:

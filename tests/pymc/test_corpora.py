@@ -199,7 +199,7 @@ def compiled(value: Callable[[float], float], slope: float, drawn: Callable[[flo
     @ctypes.CFUNCTYPE(ctypes.c_int64, size, number, number, number, address)
     def log_density(_: int, x: Any, gradient: Any, found: Any, __: int) -> int:
         found[0], gradient[0] = value(x[0]), slope
-        return 0
+        return 0 if math.isfinite(found[0]) else 4
 
     @ctypes.CFUNCTYPE(ctypes.c_int64, size, size, number, number, address)
     def expand(_: int, __: int, x: Any, found: Any, ___: int) -> int:
@@ -223,6 +223,7 @@ def compiled(value: Callable[[float], float], slope: float, drawn: Callable[[flo
     [
         ((lambda x: 3 * x, 3.0, lambda x: 2 * x), "equal", ""),
         ((lambda x: 3 * x + (abs(x) > 5), 3.0, lambda x: 2 * x), "differs", "x300: value"),
+        ((lambda x: 3 * x if abs(x) < 5 else math.inf, 3.0, lambda x: 2 * x), "differs", "x300: v"),
         ((lambda x: 3 * x, 3.0001, lambda x: 2 * x), "differs", "start: gradient by 3e-05"),
         (
             (lambda x: 3 * x, 3.0, lambda x: 2 * x + (abs(x) > 5)),
