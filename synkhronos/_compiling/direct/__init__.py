@@ -11,6 +11,8 @@ Each room imports only itself and the rooms before it.
 ``scalars``     the instructions of operations on numbers
 ``arrays``      places in memory, and views of them
 ``flat``        a graph without graphs inside, and its values at a point
+``matrices``    operations on matrices, as loops and by BLAS
+``scans``       loops over time whose steps compute numbers
 ``steps``       what is computed for the elements of an array
 ``operations``  the steps of PyTensor's operations
 ``bounds``      indices that are known to be within an axis

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -14,6 +15,7 @@ from pytensor.scalar import basic as ps
 from pytensor.scalar.basic import Composite
 from pytensor.tensor.elemwise import Elemwise
 
+from synkhronos._compiling.lean.covariances import CovarianceGradient
 from synkhronos._compiling.python_mode import OF_ARRAYS
 from synkhronos._compiling.vectorised.op import Vectorised
 
@@ -42,7 +44,7 @@ class Flat:
         known: dict[Variable, Variable] = dict(zip(graph.inputs, inputs, strict=True))
         for node in graph.toposort():
             given = [known.get(v, v) for v in node.inputs]
-            if isinstance(node.op, OpFromGraph):
+            if isinstance(node.op, OpFromGraph) and not isinstance(node.op, CovarianceGradient):
                 found = self._opened(node.op.fgraph, given)
             else:
                 made = Apply(node.op, given, [v.type() for v in node.outputs])
@@ -51,32 +53,60 @@ class Flat:
             known.update(zip(node.outputs, found, strict=True))
         return [known.get(v, v) for v in graph.outputs]
 
-    def evaluated(self, given: Sequence[Any]) -> tuple[dict[Variable, tuple[int, ...]], list[Any]]:
-        """The shapes of all variables, and the values of the outputs, by PyTensor's code in Python.
+    def evaluated(self, given: Sequence[Any]) -> Evaluated:
+        """All variables at a point, by PyTensor's code in Python.
 
         Values are freed when no operation needs them any more.
         """
         found: dict[Variable, Any] = dict(zip(self.inputs, given, strict=True))
         shapes = {v: np.shape(value) for v, value in found.items()}
+        integers = {v: int(value) for v, value in found.items() if _is_integer(value)}
         last = {v: node for node in self.nodes for v in node.inputs}
         kept = {*self.inputs, *self.outputs}
         for node in self.nodes:
             values = [v.data if isinstance(v, Constant) else found[v] for v in node.inputs]
             for v, value in zip(node.outputs, _results(node, values), strict=True):
                 shapes[v] = np.shape(value)
+                if _is_integer(value):
+                    integers[v] = int(value)
                 if v in last or v in kept:
                     found[v] = value
             for v in set(node.inputs) - kept:
                 if last[v] is node:
                     found.pop(v, None)
         outputs = [v.data if isinstance(v, Constant) else found[v] for v in self.outputs]
-        return shapes, outputs
+        return Evaluated(shapes, integers, outputs)
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The variables of a graph at a point.
+
+    Attributes
+    ----------
+    shapes : dict of Variable to tuple of int
+        Of all variables but constants.
+    integers : dict of Variable to int
+        The values of those that are one integer.
+    outputs : list
+        The values of the outputs.
+    """
+
+    shapes: dict[Variable, tuple[int, ...]]
+    integers: dict[Variable, int]
+    outputs: list[Any]
+
+
+def _is_integer(value: Any) -> bool:
+    return np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iu"
 
 
 def _results(node: Apply, values: Sequence[Any]) -> list[Any]:
     """The results of an operation, which writes into none of the values that it is given."""
     if isinstance(node.op, Elemwise):
         return _elementwise(node.op.scalar_op, values, [v.type.dtype for v in node.outputs])
+    if isinstance(node.op, OpFromGraph):
+        return Flat(node.op.fgraph).evaluated(values).outputs
     written = {at for places in node.op.destroy_map.values() for at in places}
     values = [np.copy(v) if at in written else v for at, v in enumerate(values)]
     cells: list[list[Any]] = [[None] for _ in node.outputs]

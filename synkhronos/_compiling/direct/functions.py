@@ -77,14 +77,14 @@ def c_function(
     point = 0.1 * np.sin(np.arange(1.0, size + 1))
     arrays = [point, *data]
     try:
-        shapes, expected = flat.evaluated(arrays)
+        known = flat.evaluated(arrays)
     except Exception as exc:  # PyTensor's code in Python is another one than numba's
         raise UnfitError(f"it cannot be evaluated: {exc}") from exc
     given = [
         View.whole(Buffer(d.size, d.dtype.name, argument=at), d.shape)
         for at, d in enumerate(arrays)
     ]
-    steps = Steps(dict(zip(flat.inputs, given, strict=True)), shapes, flat.nodes)
+    steps = Steps(dict(zip(flat.inputs, given, strict=True)), known, flat.nodes)
     wanted = []
     for v in flat.outputs:
         found = steps.of(v)
@@ -96,7 +96,7 @@ def c_function(
         raise UnfitError("lengths are computed")
     values = {view.buffer: array for view, array in zip(given, arrays, strict=True)}
     made = _Function(steps, given, places, lengths, wanted, measured, values).made()
-    _compare(made, arrays, places, lengths, expected)
+    _compare(made, arrays, places, lengths, known.outputs)
     return replace(made, fixed=True)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from synkhronos._compiling.direct.arrays import Buffer, Shape, View
-from synkhronos._compiling.direct.steps import Accumulate, Gather, Map, Scatter, Step
+from synkhronos._compiling.direct.steps import Accumulate, Check, Gather, Map, Scatter, Step, Whole
 
 _MOST_STEPS = 60  # of a loop
 
@@ -25,6 +25,11 @@ class Kernel:
     steps: list[Step] = field(default_factory=list)
     made: dict[Buffer, View] = field(default_factory=dict)
     stored: set[Buffer] = field(default_factory=set)  # of what is made: others read it
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is one operation on whole arrays, and no loop over elements."""
+        return isinstance(self.steps[0], Whole)
 
     def holds(self, view: View) -> bool:
         """Whether these elements are computed by the same step of the loop."""
@@ -51,7 +56,7 @@ def kernels(steps: Sequence[Step], wanted: Sequence[View]) -> list[Kernel]:
     found: list[Kernel] = []
     readers: dict[Buffer, int] = {}  # the last kernel that reads or writes it
     writers: dict[Buffer, list[int]] = {}
-    for step in steps:
+    for step in _needed(steps, wanted):
         space = tuple(n for n in step.space if n != 1)
         place = _place(step, space, found, readers, writers)
         if place is None:
@@ -79,6 +84,18 @@ def kernels(steps: Sequence[Step], wanted: Sequence[View]) -> list[Kernel]:
     return found
 
 
+def _needed(steps: Sequence[Step], wanted: Sequence[View]) -> list[Step]:
+    """The steps that something follows from: lengths of arrays are known without theirs."""
+    needed = {view.buffer for view in wanted}
+    found = []
+    for step in reversed(steps):
+        if isinstance(step, Check) or not needed.isdisjoint(view.buffer for view in step.writes):
+            # what is written in part stays in other parts
+            needed.update(view.buffer for view in (*_reads(step), *step.writes))
+            found.append(step)
+    return found[::-1]
+
+
 def _place(
     step: Step,
     space: Shape,
@@ -90,6 +107,8 @@ def _place(
 
     The kernel of numbers has no loop: its steps follow each other.
     """
+    if isinstance(step, Whole):
+        return None
     first = 0
     for view in _reads(step):
         for at in writers.get(view.buffer, ()):
@@ -103,7 +122,7 @@ def _place(
             first = max(first, at if not space and not found[at].space else at + 1)
     for at in range(first, len(found)):
         kernel = found[at]
-        if kernel.space != space or len(kernel.steps) >= _MOST_STEPS:
+        if kernel.is_whole or kernel.space != space or len(kernel.steps) >= _MOST_STEPS:
             continue
         if not space or not any(map(_is_serial, [step, *kernel.steps])):
             return at

@@ -4,7 +4,8 @@ A number that a step makes stays in a register for the steps after it, and is st
 kernel reads it. Accumulators of reductions are in registers too, where LLVM finds them. Each index
 is compared with the length of its axis, unless all of them are known to be within it: one that is
 not reads the first element, and the function returns that it has failed. Rows that add to few
-elements do so in copies of these, in turn.
+elements do so in copies of these, in turn. An operation on whole arrays writes its own
+loops.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from llvmlite import ir
 from synkhronos._compiling.direct.arrays import Buffer, View
 from synkhronos._compiling.direct.bounds import Bounds
 from synkhronos._compiling.direct.kernels import Kernel
+from synkhronos._compiling.direct.matrices import Array, Code
 from synkhronos._compiling.direct.scalars import (
     BOOL,
     Number,
@@ -35,6 +37,7 @@ from synkhronos._compiling.direct.steps import (
     Reduce,
     Scatter,
     Step,
+    Whole,
 )
 from synkhronos._compiling.direct.unfit import UnfitError
 
@@ -105,12 +108,37 @@ class Loop:
             argument.add_attribute("noalias")
         self._address = dict(zip(self.buffers, self.function.args, strict=False))
         self._begun = dict(zip(self.parts, self.function.args[len(self.buffers) :], strict=True))
+        self._b = ir.IRBuilder(self.function.append_basic_block("entry"))
+        [first, *_] = kernel.steps
+        if isinstance(first, Whole):
+            self._write_whole(first)
+            return
         self._axes, self._lengths = _order(kernel)
         self._write()
 
+    def _write_whole(self, step: Whole) -> None:
+        code = Code(self._b, self._flags)
+        failed = code.slot(ir.IntType(1)(0))
+        axes = len(step.batch)
+        views = [*step.reads, *step.into]
+        starts = [self._pointer(view.buffer, _WORD(view.offset)) for view in views]
+
+        def write(index: Sequence[ir.Value]) -> None:
+            arrays = []
+            for view, start in zip(views, starts, strict=True):
+                first = Array(start, view.shape[:axes], view.strides[:axes])
+                start = code.place(first, *index)
+                arrays.append(Array(start, view.shape[axes:], view.strides[axes:], view.dtype))
+            given, into = arrays[: len(step.reads)], arrays[len(step.reads) :]
+            if (found := step.write(code, given, into)) is not None:
+                self._b.store(self._b.or_(self._b.load(failed), found), failed)
+
+        self._loops(step.batch, 0, [], write)
+        self._b.ret(self._b.zext(self._b.load(failed), _WORD))
+
     def _write(self) -> None:
-        builder = ir.IRBuilder(self.function.append_basic_block("entry"))
-        self._b, self._s = builder, Scalars(builder, self._flags)
+        builder = self._b
+        self._s = Scalars(builder, self._flags)
         self._wrong: ir.Value | None = None
         if any(isinstance(step, Gather | Scatter | Check) for step in self._kernel.steps):
             self._wrong = builder.alloca(ir.IntType(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,3 +120,26 @@ class Check(Step):
     @property
     def writes(self) -> list[View]:
         return []
+
+
+@dataclass(eq=False)
+class Whole(Step):
+    """An operation on whole arrays, which shares no loop.
+
+    Attributes
+    ----------
+    write : callable
+        Appends its instructions: of `matrices.Code`, the operands and the results.
+    into : list of View
+        The results, and memory that it needs.
+    batch : tuple of int
+        The first axes of all operands and results, for each of whose elements it is done.
+    """
+
+    write: Callable[..., Any]
+    into: list[View]
+    batch: Shape
+
+    @property
+    def writes(self) -> list[View]:
+        return self.into
