@@ -14,6 +14,7 @@ from pytensor.raise_op import assert_op
 from written_code import NUMBERS, Made, N
 
 from synkhronos._compiling.direct import functions
+from synkhronos._compiling.direct.flat import Flat
 from synkhronos._compiling.direct.functions import c_function
 from synkhronos._compiling.direct.unfit import UnfitError
 from synkhronos._compiling.kept.machine_code import ANOTHER_LENGTH
@@ -22,6 +23,7 @@ from synkhronos._compiling.lean.c_functions import (
     NOT_FINITE_GRADIENT,
     NOT_FINITE_VALUE,
     SUCCESS,
+    Place,
 )
 from synkhronos._compiling.lean.quadratics import SquaresOfRows, packed
 
@@ -290,10 +292,14 @@ def _any_graph(seed: int) -> Callable[..., Any]:
     "seed", [*range(4), *[pytest.param(s, marks=pytest.mark.thorough) for s in range(4, 24)]]
 )
 def test_drawn_graphs(seed: int) -> None:
+    """The same graph has code for each width of a matrix."""
     index = np.array([3, 0, 9, 3, -1, 3, 5, 2, 2, 7])
     rng = np.random.default_rng(4)
     made = Made(_any_graph(seed), M, index)
-    for point in (rng.normal(size=N), rng.normal(size=N) * 0.1):
+    for width, scale in ((6, 1.0), (6, 0.1), (3, 1.0), (1, 1.0)):
+        if made.data[0].shape[1] != width:
+            made.use(np.ascontiguousarray(M[:, :width]), index)
+        point = scale * rng.normal(size=N)
         status, found = made.at(point)
         assert status == SUCCESS
         expected = made.plain(point, *made.data)
@@ -349,6 +355,27 @@ def test_data_of_other_lengths_are_refused() -> None:
         assert made.at(NUMBERS, wrong)[0] == ANOTHER_LENGTH
 
 
+def test_a_graph_has_no_code_for_data_that_its_types_or_operations_refuse() -> None:
+    """PyTensor's gradients repeat no elements of data whose lengths are open."""
+    x, open_, closed = pt.vector("x", shape=(2,)), pt.vector("open"), pt.vector(shape=(3,))
+    outputs = [x.sum(), x * (open_ * closed).sum()]
+    flat = Flat.of(FunctionGraph([x, open_, closed], outputs))
+    places = [Place.of(np.zeros(3), 2 * at, 2 * at + 1) for at in range(2)]
+    c_function(flat, [np.ones(3), np.ones(3)], places, [2])
+    for one, other, reason in (
+        (np.ones(1), np.ones(3), "repeat"),
+        (np.ones(3), np.ones(2), "shape"),
+        (np.ones(4), np.ones(4), "shape"),
+        (np.ones(3, np.float32), np.ones(3), "float32"),
+        (np.ones((3, 1)), np.ones(3), "shape"),
+        (np.ones(2), np.ones(3), "broadcast"),
+    ):
+        with pytest.raises(UnfitError, match=reason):
+            c_function(flat, [one, other], places, [2])
+    with pytest.raises(UnfitError, match="not 3 numbers"):
+        c_function(flat, [np.ones(3), np.ones(3)], places, [2, 3])
+
+
 LENGTHS: dict[str, tuple[Callable[..., Any], np.ndarray, np.ndarray]] = {
     "filled": (lambda x, n: pt.cumsum(pt.alloc(x[0], n)), np.array(4), np.array(5)),
     "shaped": (
@@ -387,7 +414,7 @@ def test_another_length_of_the_point_is_refused() -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_not_finite_have_a_status(value: float) -> None:
     x = pt.vector("x", shape=(2,))
-    function = c_function(FunctionGraph([x], [x[0] * 2.0, x + 1.0]), [], [], [2])
+    function = c_function(Flat.of(FunctionGraph([x], [x[0] * 2.0, x + 1.0])), [], [], [2])
     kinds = [ctypes.c_int64, *[ctypes.c_void_p] * 4]
     call = ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(function.address)
     gradient, logp, record = np.zeros(2), np.zeros(1), np.zeros(1)

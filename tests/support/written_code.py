@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytensor.tensor as pt
 from pytensor.graph.fg import FunctionGraph
 from rewritten import rewritten
 
+from synkhronos._compiling.direct.flat import Flat
 from synkhronos._compiling.direct.functions import c_function
 from synkhronos._compiling.lean.c_functions import Place
 
@@ -43,11 +43,17 @@ class Made:
             graph = rewritten([x, *given], outputs).maker.fgraph
         else:
             graph = FunctionGraph([x, *given], outputs, clone=True)
-        self.function = c_function(graph, data, self.places, [length])
+        self.flat, self.length = Flat.of(graph), length
         self.plain = pytensor.function(
             [x, *given], vector, mode="FAST_COMPILE", on_unused_input="ignore"
         )
-        self.data, self.length = data, length
+        self.use(*data)
+
+    def use(self, *data: np.ndarray) -> None:
+        """Make the function for these data, of the same graph."""
+        self.data = data
+        self.total = len(self.plain(0.1 * np.sin(np.arange(1.0, self.length + 1)), *data))
+        self.function = c_function(self.flat, data, self.places, [self.length, self.total])
 
     def at(self, point: np.ndarray, *data: np.ndarray) -> tuple[int, np.ndarray]:
         """The status, and the vector."""
@@ -56,13 +62,8 @@ class Made:
         for place, d in zip(self.places, given, strict=True):
             words[place.address] = d.ctypes.data
             words[place.lengths : place.lengths + d.ndim] = d.shape
-        length = len(self.plain(point, *self.data))
-        found, value = np.full(length, np.nan), np.zeros(1)
-        called = [each.ctypes.data for each in (point, found, value, words)]
-        kinds = [ctypes.c_int64, *[ctypes.c_void_p] * 4]
-        status = ctypes.CFUNCTYPE(ctypes.c_int64, *kinds)(self.function.address)(
-            self.length, *called
-        )
+        found, value = np.full(self.total, np.nan), np.zeros(1)
+        status = self.function([self.length, self.total], [point, found, value, words])
         return status, found
 
     def check(self, *points: np.ndarray) -> None:

@@ -22,51 +22,47 @@ from synkhronos._compiling.vectorised.op import Vectorised
 _FOLDED = ps.Add, ps.Mul, ps.Maximum, ps.Minimum, ps.AND, ps.OR, ps.XOR
 
 
+@dataclass
 class Flat:
     """The operations of a graph in an order, with those of inner graphs in their place.
 
-    Parameters
-    ----------
-    graph : FunctionGraph
-
-    Attributes
-    ----------
-    inputs, outputs : list of Variable
-    nodes : list of Apply
+    It is for data of all lengths that the types of its variables allow.
     """
 
-    def __init__(self, graph: Any) -> None:
-        self.nodes: list[Apply] = []
-        self.inputs: list[Variable] = [v.type() for v in graph.inputs]
-        self.outputs = self._opened(graph, self.inputs)
+    inputs: list[Variable]
+    nodes: list[Apply]
+    outputs: list[Variable]
 
-    def _opened(self, graph: Any, inputs: Sequence[Variable]) -> list[Variable]:
-        known: dict[Variable, Variable] = dict(zip(graph.inputs, inputs, strict=True))
-        for node in graph.toposort():
-            given = [known.get(v, v) for v in node.inputs]
-            if isinstance(node.op, OpFromGraph) and not isinstance(node.op, CovarianceGradient):
-                found = self._opened(node.op.fgraph, given)
-            else:
-                made = Apply(node.op, given, [v.type() for v in node.outputs])
-                self.nodes.append(made)
-                found = made.outputs
-            known.update(zip(node.outputs, found, strict=True))
-        return [known.get(v, v) for v in graph.outputs]
+    @classmethod
+    def of(cls, graph: Any) -> Flat:
+        """The operations of a FunctionGraph, on variables of their own."""
+        nodes: list[Apply] = []
+        inputs: list[Variable] = [v.type() for v in graph.inputs]
+        return cls(inputs, nodes, _opened(graph, inputs, nodes))
 
     def evaluated(self, given: Sequence[Any]) -> Evaluated:
         """All variables at a point, by PyTensor's code in Python.
 
         Values are freed when no operation needs them any more.
+
+        Raises
+        ------
+        Exception
+            The graph is not for these values: some do not have the types of their variables, or an
+            operation refuses them.
         """
         found: dict[Variable, Any] = dict(zip(self.inputs, given, strict=True))
-        shapes = {v: np.shape(value) for v, value in found.items()}
+        for v, value in found.items():
+            if value.dtype != v.type.dtype:
+                raise TypeError(f"{value.dtype} is given as {v.type}")
+        shapes = {v: _shape_of(v, value) for v, value in found.items()}
         integers = {v: int(value) for v, value in found.items() if _is_integer(value)}
         last = {v: node for node in self.nodes for v in node.inputs}
         kept = {*self.inputs, *self.outputs}
         for node in self.nodes:
             values = [v.data if isinstance(v, Constant) else found[v] for v in node.inputs]
             for v, value in zip(node.outputs, _results(node, values), strict=True):
-                shapes[v] = np.shape(value)
+                shapes[v] = _shape_of(v, value)
                 if _is_integer(value):
                     integers[v] = int(value)
                 if v in last or v in kept:
@@ -101,17 +97,65 @@ def _is_integer(value: Any) -> bool:
     return np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iu"
 
 
+def _opened(graph: Any, inputs: Sequence[Variable], nodes: list[Apply]) -> list[Variable]:
+    """Append the operations of a graph; returns its outputs."""
+    known: dict[Variable, Variable] = dict(zip(graph.inputs, inputs, strict=True))
+    for node in graph.toposort():
+        given = [known.get(v, v) for v in node.inputs]
+        if isinstance(node.op, OpFromGraph) and not isinstance(node.op, CovarianceGradient):
+            found = _opened(node.op.fgraph, given, nodes)
+        else:
+            made = Apply(node.op, given, [v.type() for v in node.outputs])
+            nodes.append(made)
+            found = made.outputs
+        known.update(zip(node.outputs, found, strict=True))
+    return [known.get(v, v) for v in graph.outputs]
+
+
+def _shape_of(variable: Any, value: Any) -> tuple[int, ...]:
+    """The shape of a value.
+
+    Raises
+    ------
+    ValueError
+        It is not one that the variable's type allows.
+    """
+    shape, known = np.shape(value), getattr(variable.type, "shape", ())
+    if len(shape) == len(known) and all(k in (None, n) for k, n in zip(known, shape, strict=True)):
+        return shape
+    raise ValueError(f"{variable.type} has the shape {shape}")
+
+
 def _results(node: Apply, values: Sequence[Any]) -> list[Any]:
     """The results of an operation, which writes into none of the values that it is given."""
     if isinstance(node.op, Elemwise):
+        _refuse_repeated(node, values)
         return _elementwise(node.op.scalar_op, values, [v.type.dtype for v in node.outputs])
     if isinstance(node.op, OpFromGraph):
-        return Flat(node.op.fgraph).evaluated(values).outputs
+        return Flat.of(node.op.fgraph).evaluated(values).outputs
     written = {at for places in node.op.destroy_map.values() for at in places}
     values = [np.copy(v) if at in written else v for at, v in enumerate(values)]
     cells: list[list[Any]] = [[None] for _ in node.outputs]
     node.op.perform(node, values, cells)
     return [cell[0] for cell in cells]
+
+
+def _refuse_repeated(node: Apply, values: Sequence[Any]) -> None:
+    """Raise where elements would be repeated along an axis whose type does not have length 1.
+
+    PyTensor refuses it too: gradients would lack a sum.
+
+    Raises
+    ------
+    ValueError
+    """
+    for axis, lengths in enumerate(zip(*map(np.shape, values), strict=True)):
+        open_ones = [
+            n == 1 and not v.type.broadcastable[axis]
+            for v, n in zip(node.inputs, lengths, strict=True)
+        ]
+        if any(open_ones) and set(lengths) != {1}:
+            raise ValueError(f"{node.op} would repeat elements along axis {axis} of {lengths}")
 
 
 def _elementwise(op: Any, values: Sequence[Any], dtypes: Sequence[str]) -> list[Any]:

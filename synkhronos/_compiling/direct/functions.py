@@ -44,7 +44,7 @@ _CLOSE = {"float64": 1e-9, "float32": 1e-4}  # of the largest number
 
 
 def c_function(
-    graph: Any, data: Sequence[np.ndarray], places: Sequence[Place], lengths: Sequence[int]
+    flat: Flat, data: Sequence[np.ndarray], places: Sequence[Place], lengths: Sequence[int]
 ) -> CFunction:
     """A C function of a point and a record of data: of value and gradient, or of all variables.
 
@@ -52,7 +52,7 @@ def c_function(
 
     Parameters
     ----------
-    graph : FunctionGraph
+    flat : Flat
         Its inputs are the point and the data; its outputs a vector, after a value if there are two.
     data : sequence of array
         In C order. The function fits all data of these lengths, and refuses others. Where lengths
@@ -61,7 +61,7 @@ def c_function(
     places : sequence of Place
         Which words of the record are the addresses and lengths of the data.
     lengths : sequence of int
-        Of the point, and of what else the function gets as numbers.
+        The numbers that the function gets: the length of the point first, that of the vector last.
 
     Raises
     ------
@@ -70,7 +70,6 @@ def c_function(
     """
     if sum(d.size for d in data) > _MOST_NUMBERS:
         raise UnfitError("its data are large")
-    flat = Flat(graph)
     [size, *_] = lengths
     if not size:
         raise UnfitError("the point has no numbers")
@@ -91,6 +90,8 @@ def c_function(
         out = View.whole(Buffer(math.prod(found.shape), "float64", argument=-1), found.shape)
         steps.copied(found, out)
         wanted.append(out)
+    if wanted[-1].shape != (lengths[-1],):
+        raise UnfitError(f"it has the shape {wanted[-1].shape}, and not {lengths[-1]} numbers")
     measured = {view.buffer: arrays[given.index(view)] for view in steps.measured}
     if any(d.dtype.kind not in "iu" or d.size > _MOST_LENGTHS for d in measured.values()):
         raise UnfitError("lengths are computed")

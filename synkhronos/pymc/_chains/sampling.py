@@ -260,8 +260,8 @@ def sample(
     proved, and measured where there are more cores than chains, which takes some seconds. A model
     that nutpie sampled on this machine before is not compiled again, in any process, and draws are
     the same. With other data it is compiled again if its log-density was made faster, since that is
-    proved for its data, or if their lengths differ, which takes about a second. To switch
-    this off, give `keep`, or set SYNKHRONOS_KEEP=0.
+    proved for its data. For other lengths only machine code is made. To switch this off, give
+    `keep`, or set SYNKHRONOS_KEEP=0.
 
     With the same random_seed and the same way, draws are bit-identical. In another way or with
     another number of members, they differ by rounding, which grows along a chain. A measurement may

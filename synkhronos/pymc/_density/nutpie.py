@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
@@ -29,6 +29,7 @@ from synkhronos._compiling.data.aligned import aligned_copy
 from synkhronos._compiling.data.lifted import Data, lifted
 from synkhronos._compiling.data.once import values_of
 from synkhronos._compiling.direct.unfit import UnfitError
+from synkhronos._compiling.kept.machine_code import CFunction
 from synkhronos._compiling.lean.closed import ClosedLinker
 from synkhronos._compiling.lean.mode import with_lean
 from synkhronos._compiling.traces import untraced
@@ -40,6 +41,9 @@ from synkhronos.pymc._density.adaptation import choice_for, replaced
 from synkhronos.pymc._density.functions import compiled_as_in_groups
 from synkhronos.pymc._density.late_arviz import import_nutpie
 from synkhronos.pymc._density.step_methods import ASSIGN, ModelWithGraph, StepMethods
+
+if TYPE_CHECKING:
+    from synkhronos._compiling.direct.flat import Flat
 
 log = logging.getLogger("synkhronos")
 
@@ -204,40 +208,27 @@ def _compiled(
         pymc_initial_point_fn=pymc_initial_point_fn,
         var_names=var_names,
     )
-    reads = [function.maker.linker.arguments[1:] for function in (log_density, expand)]
+    reads = [reads_of(function) for function in (log_density, expand)]
     keys = {variable: uuid4().hex for each in reads for variable in each}
     data, record = recorded(keys, values_of(list(keys)))
 
-    def arrays(read: Iterable[Variable]) -> list[Any]:
-        """The data of a function, with their places in nutpie's record."""
-        found = [(data[key], key) for key in (keys[v] for v in read)]
-        fields = ("data", "shape")
-        return [
-            c_functions.Place.of(a, *[_word(record.dtype, f, k) for f in fields]) for a, k in found
-        ]
+    asked = [[keys[v] for v in each] for each in reads]
 
-    def for_these_lengths(function: Any, read: Sequence[Variable], *numbers: int) -> Any:
-        functions: Any = importlib.import_module("synkhronos._compiling.direct.functions")
-        values = [data[keys[v]] for v in read]
-        try:
-            return functions.c_function(function.maker.linker.graph, values, arrays(read), numbers)
-        except (UnfitError, NameGone):
-            raise
-        except Exception as exc:  # a fault there is no reason for a model not to be sampled
-            log.warning("code of a log-density cannot be written, numba compiles it: %r", exc)
-            raise UnfitError(str(exc)) from exc
+    def for_these_lengths(function: Any, at: int, *numbers: int) -> CFunction:
+        return code_for(flat_of(function), asked[at], data, record, numbers)
 
     made = None
     if data_stay.get() or all(map(_has_lengths, keys)):
         with contextlib.suppress(UnfitError), optional_gain():
             made = (
-                for_these_lengths(log_density, reads[0], length),
-                for_these_lengths(expand, reads[1], length, expanded),
+                for_these_lengths(log_density, 0, length),
+                for_these_lengths(expand, 1, length, expanded),
             )
     if made is None:  # the code of numba is for data of all lengths
+        places = [places_of(each, data, record) for each in asked]
         made = (
-            c_functions.log_density(log_density.vm.jit_fn, length, arrays(reads[0])),
-            c_functions.expansion(expand.vm.jit_fn, length, expanded, arrays(reads[1])),
+            c_functions.log_density(log_density.vm.jit_fn, length, places[0]),
+            c_functions.expansion(expand.vm.jit_fn, length, expanded, places[1]),
         )
     dims, coords = NUTPIE.get("_prepare_dims_and_coords")(model, shapes, reparameterized)
     found: object = NUTPIE.get("CompiledPyMCModel")(
@@ -268,6 +259,60 @@ def recorded(
     for value in data.values():
         value.flags.writeable = False
     return data, NUTPIE.get("make_user_data")(keys, data)
+
+
+def flat_of(function: Any) -> Flat:
+    """The rewritten graph of a function that `_make_functions` has made."""
+    from synkhronos._compiling.direct.flat import Flat
+
+    return Flat.of(function.maker.linker.graph)
+
+
+def reads_of(function: Any) -> list[Any]:
+    """The data that such a function reads, in the order in which its graph takes them."""
+    return list(function.maker.linker.arguments[1:])
+
+
+def places_of(keys: Iterable[str], data: Mapping[str, np.ndarray], record: np.ndarray) -> list[Any]:
+    """The places of data in nutpie's record."""
+    c_functions: Any = importlib.import_module(_C_FUNCTIONS)
+    words = [[_word(record.dtype, field, key) for field in ("data", "shape")] for key in keys]
+    return [c_functions.Place.of(data[k], *w) for k, w in zip(keys, words, strict=True)]
+
+
+def code_for(
+    graph: Flat,
+    keys: Sequence[str],
+    data: Mapping[str, np.ndarray],
+    record: np.ndarray,
+    numbers: Sequence[int],
+) -> CFunction:
+    """The C function of a rewritten graph, for the lengths of these data.
+
+    Parameters
+    ----------
+    graph : Flat
+    keys : sequence of str
+        Of the data that it reads, in their order.
+    data, record
+        Of `recorded`.
+    numbers : sequence of int
+        The length of the point; and of an expansion that of what it writes.
+
+    Raises
+    ------
+    UnfitError
+    """
+    functions: Any = importlib.import_module("synkhronos._compiling.direct.functions")
+    values, places = [data[key] for key in keys], places_of(keys, data, record)
+    try:
+        found: CFunction = functions.c_function(graph, values, places, numbers)
+    except (UnfitError, NameGone):
+        raise
+    except Exception as exc:  # a fault there is no reason for a model not to be sampled
+        log.warning("code of a log-density cannot be written, numba compiles it: %r", exc)
+        raise UnfitError(str(exc)) from exc
+    return found
 
 
 def _word(record: np.dtype, *names: str) -> int:

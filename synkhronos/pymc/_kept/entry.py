@@ -20,6 +20,7 @@ from synkhronos._compiling.kept.pickles import pickled, unpickled
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._density.nutpie import recorded
 from synkhronos.pymc._kept.graphs import Graphs
+from synkhronos.pymc._kept.lengths import functions_for, packed_functions
 from synkhronos.pymc._kept.start import Start, packed_graph, packed_start, unpacked_graph
 from synkhronos.pymc._reading.models import length_of
 
@@ -48,6 +49,7 @@ def packed(compiled: Any, graphs: Graphs) -> bytes:
             "record": record,
             "shapes": [compiled.shared_data[key].shape for key, _ in record],
             "fixed": is_fixed(compiled),
+            "graphs": packed_functions(compiled) if is_fixed(compiled) else [],
             "once": once,
             "codes": codes,
             "start": packed_start(compiled.initial_point_func, graphs.shared),
@@ -69,25 +71,75 @@ def _functions(compiled: Any) -> list[tuple[CFunction, Any]]:
 
 
 def unpacked(entry: bytes, graphs: Graphs) -> Any:
-    """The compiled model, with the data, dims and coordinates of the model of these graphs."""
+    """The compiled model, with the data, dims and coordinates of the model of these graphs.
+
+    Raises
+    ------
+    Unkeyed
+        Its code is for data of other lengths.
+    """
     found = unpickled(entry)
+    keys, values = _read(found["record"], found["once"], graphs)
+    if found["fixed"] and _shapes(values) != found["shapes"]:
+        raise Unkeyed("its code is for data of other lengths")
+    data, record = recorded(keys, values)
+    functions = [replace(CFunction.of(code), fixed=found["fixed"]) for code in found["codes"]]
+    if found["fixed"]:
+        size, expanded = _numbers(found)
+        _refuse_other_lengths(functions[0], size, [*size, *size, 1], record)
+        _refuse_other_lengths(functions[1], expanded, expanded, record)
+    return _model(found, graphs, functions, keys, data, record)
+
+
+def with_lengths(entry: bytes, graphs: Graphs) -> tuple[Any, bytes | None]:
+    """The compiled model with code for the lengths of other data, and its entry if it has one.
+
+    Raises
+    ------
+    UnfitError
+        There is no such code, such as for no rows.
+    Unkeyed
+        Its code is for data of all lengths.
+    """
+    found = unpickled(entry)
+    if not found["graphs"]:
+        raise Unkeyed("it has no graphs for data of other lengths")
+    keys, values = _read(found["record"], found["once"], graphs)
+    data, record = recorded(keys, values)
+    functions = functions_for(found["graphs"], _numbers(found), list(keys.values()), data, record)
+    codes = [made.code for made in functions]
+    now = {**found, "shapes": _shapes(values), "codes": codes, "graphs": []}
+    made = _model(now, graphs, functions, keys, data, record)
+    return made, None if None in codes else pickled(now)
+
+
+def _shapes(values: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
+    return [np.shape(value) for value in values]
+
+
+def _numbers(found: dict[str, Any]) -> tuple[list[int], list[int]]:
+    """The numbers that both functions get: lengths of the point, and of all variables."""
+    size, expanded = found["plain"]["_n_dim"], found["plain"]["n_expanded"]
+    return [size], [size, expanded]
+
+
+def _model(
+    found: dict[str, Any],
+    graphs: Graphs,
+    functions: Sequence[CFunction],
+    keys: dict[Variable, str],
+    data: dict[str, np.ndarray],
+    record: np.ndarray,
+) -> Any:
+    """The compiled model of an entry's contents and of these functions."""
     plain = found["plain"]
     names, _, shapes = plain["shape_info"]
     lengths = {name: tuple(map(int, shape)) for name, shape in zip(names, shapes, strict=True)}
-    keys, values = _read(found["record"], found["once"], graphs)
-    if found["fixed"] and [np.shape(value) for value in values] != found["shapes"]:
-        raise Unkeyed("its code is for data of other lengths")
-    data, record = recorded(keys, values)
-    functions = map(CFunction.of, found["codes"])
-    log_density, expansion = (replace(f, fixed=found["fixed"]) for f in functions)
-    if found["fixed"]:
-        size, expanded = plain["_n_dim"], plain["n_expanded"]
-        _refuse_other_lengths(log_density, [size], [size, size, 1], record)
-        _refuse_other_lengths(expansion, [size, expanded], [size, expanded], record)
     free = {name: lengths[name] for name in names[: len(graphs.model.free_RVs)]}
     dims, coords = NUTPIE.get("_prepare_dims_and_coords")(
         _named(graphs.model), plain["shape_info"], plain["reparameterized_names"]
     )
+    log_density, expansion = functions
     return NUTPIE.get("CompiledPyMCModel")(
         **plain,
         dims=dims,

@@ -25,7 +25,7 @@ from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._density.nutpie import compiled_soon, data_stay
 from synkhronos.pymc._density.step_methods import ModelWithGraph
-from synkhronos.pymc._kept.entry import is_fixed, packed, unpacked
+from synkhronos.pymc._kept.entry import is_fixed, packed, unpacked, with_lengths
 from synkhronos.pymc._kept.graphs import Graphs
 
 log = logging.getLogger("synkhronos")
@@ -181,16 +181,29 @@ class KeptModel:
         return found
 
     def _unpacked(self, key: str) -> Any:
-        """The compiled model of a key; None if it is not kept, or for data of other lengths."""
+        """The compiled model of a key, for the lengths of its data; None if there is none."""
+        first = None
         for of_lengths in (False, True):
             entry = self._folder.read(self._of_lengths(key) if of_lengths else key)
             if entry is None:
-                return None
+                break
+            first = first or entry
             try:
                 return unpacked(entry, self.graphs)
             except Exception as exc:  # of another version of PyTensor's operations, such as a wheel
                 log.debug("what is kept of the model cannot be loaded: %s", exc)
-        return None
+        return None if first is None else self._with_lengths(key, first)
+
+    def _with_lengths(self, key: str, first: bytes) -> Any:
+        """The compiled model of a key, by an entry for other lengths; None if it has no code."""
+        try:
+            found, entry = with_lengths(first, self.graphs)
+        except Exception as exc:
+            log.debug("its code is not written for other lengths: %s", exc)
+            return None
+        if entry is not None:
+            self._folder.write(self._of_lengths(key), entry)
+        return found
 
     def _of_lengths(self, key: str) -> str:
         return graph_key([], [], key, [np.shape(value) for value in self.graphs.values()])

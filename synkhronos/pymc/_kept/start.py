@@ -51,10 +51,16 @@ def packed_graph(
 
 def unpacked_graph(packed: bytes) -> tuple[list[Any], Computed]:
     """The sources of a graph's inputs, and what evaluates it."""
+    sources, inputs, nodes, outputs = parts_of(packed)
+    return sources, Computed(inputs, outputs, nodes)
+
+
+def parts_of(packed: bytes) -> tuple[list[Any], list[Variable], list[Apply], list[Variable]]:
+    """The sources of a graph's inputs, these, its operations in an order, and its outputs."""
     kinds, sources, graph = unpickled(packed)
     inputs = [kind() for kind in kinds]
     nodes, outputs = unpickled(graph, inputs)
-    return sources, Computed(inputs, outputs, nodes)
+    return sources, inputs, nodes, outputs
 
 
 class Start:
