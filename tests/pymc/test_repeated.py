@@ -46,6 +46,7 @@ X, TABLE = R.normal(size=N), R.normal(size=(N, 3))
 FEW = R.normal(size=N).round(0) + 0.0  # without -0.0
 COUNTS = R.integers(0, 4, N)
 POSITIVE = R.gamma(2, size=N)
+GRID = np.random.default_rng(48).integers(0, 4, (30, 25))
 MASKED = np.ma.masked_array(FEW, np.arange(N) % 100 == 7)
 
 
@@ -68,6 +69,10 @@ def weighted(left: int) -> str:
 
 def summed(left: int) -> str:
     return f"{left} distinct but for what is observed (sums by group)"
+
+
+def cells(left: str) -> str:
+    return f"{GRID.size} cells, {left}"
 
 
 def quadratic(left: int) -> str:
@@ -151,6 +156,29 @@ KINDS: dict[str, tuple[Callable[[], object], list[str]]] = {
         lambda: pm.Laplace("y", z()[G] + z("k", 2)[:, None], 1, observed=TABLE[:, :2].T > 0),
         [weighted(20)],
     ),
+    "cells": (
+        lambda: pm.Bernoulli("y", logit_p=pm.Normal("a") * GRID + z()[0], observed=GRID[::-1] > 1),
+        [cells(weighted(8))],
+    ),
+    "cells with a check": (
+        lambda: pm.Bernoulli(
+            "y", p=pm.Beta("z", 2, 1) ** (GRID + 1), observed=GRID.T.reshape(30, 25) > 1
+        ),
+        [cells(weighted(8))],
+    ),
+    "cells of rows and columns": (
+        lambda: pm.StudentT(
+            "y",
+            nu=3,
+            mu=pm.Normal("a") * (GRID[:, :1] > 1) + z("k")[GRID] * (np.arange(25) > 9),
+            observed=GRID % 2,
+        ),
+        [cells(weighted(16))],
+    ),
+    "columns with parameters": (
+        lambda: pm.StudentT("y", nu=3, mu=z("k", 25) * GRID, observed=GRID % 2),
+        [""],
+    ),
     "zero-inflated": (
         lambda: pm.ZeroInflatedPoisson("y", pm.Beta("w", 1, 1), e(), observed=COUNTS),
         [weighted(20)],
@@ -203,7 +231,7 @@ KINDS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "imputed": (lambda: pm.Normal("y", z()[G], 1, observed=MASKED), [""]),
 }
 # logit also in the tests below
-DEFAULT = ("normal", "shared columns", "regression")
+DEFAULT = ("normal", "shared columns", "regression", "cells of rows and columns")
 
 
 def model_of(kind: str) -> pm.Model:
@@ -316,9 +344,11 @@ def settable() -> pm.Model:
     with pm.Model() as model:
         g, y = pm.Data("g", G), pm.Data("counts", COUNTS)
         few, x, other = pm.Data("few", FEW), pm.Data("x", TABLE), pm.Data("other", FEW)
+        grid = pm.Data("grid", TABLE.round(0))
         pm.Poisson("y", pm.math.exp(z()[g]), observed=y)
         pm.StudentT("t", nu=3, mu=z("k")[g], observed=few)
         pm.Normal("r", x @ z("b", 3), scale(), observed=other)
+        pm.StudentT("cells", nu=3, mu=pm.Normal("a") * grid, observed=grid > 0)
     return model
 
 
@@ -374,14 +404,16 @@ def test_the_rows_are_found_again_when_data_are_set(kinds: tuple[str, ...]) -> N
         for data in [SET[kind] for kind in kinds]:
             for each in (model, other):
                 with each:
-                    pm.set_data(data() | {"other": data()["few"]})
+                    more = {"other": data()["few"], "grid": data()["x"].round(0)}
+                    pm.set_data(data() | more)
             found = by_forms(at)
             for (value, slope), (plain, plain_slope) in zip(found, by_rows(at), strict=True):
                 np.testing.assert_allclose(value, plain, rtol=1e-10)
                 if np.isfinite(plain):
                     np.testing.assert_allclose(slope, plain_slope, rtol=1e-8, atol=1e-8)
         with model:
-            pm.set_data({"g": G, "counts": COUNTS, "few": FEW, "x": TABLE, "other": FEW})
+            first_data = {"g": G, "counts": COUNTS, "few": FEW, "x": TABLE, "other": FEW}
+            pm.set_data(first_data | {"grid": TABLE.round(0)})
         for (value, slope), (first, first_slope) in zip(evaluated(model, at), before, strict=True):
             assert value == first
             assert np.array_equal(slope, first_slope)

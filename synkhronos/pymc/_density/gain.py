@@ -124,7 +124,8 @@ def _gains(part: DividedTerms, likelihood: Likelihood, reading: Reading, lost: f
     if part.form.described and not isinstance(part.form, QuadraticForm):
         terms = [term.variable for term in reading.terms if term.name in part.names]
         saved = sum(gradient_nanoseconds(node, reading.facts.shapes) for node in toposort(terms))
-        return saved * (part.rows - part.form.left) / part.rows - lost >= _LEAST_REPEATED
+        rows = part.form.instead_of or part.rows
+        return saved * (rows - part.form.left) / rows - lost >= _LEAST_REPEATED
     vectorised = _functions(part, likelihood)
     rowed, _ = part.arrays()
     width = max((array.size // part.rows for array in rowed), default=1)

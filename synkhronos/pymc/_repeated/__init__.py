@@ -12,6 +12,7 @@ Each room imports only itself and the rooms before it.
 ``least_squares``  least squares of many rows, as a triangular matrix
 ``indices``        indices that data give, and their errors
 ``form``           how a sum over rows is computed: the form that changes nothing
+``cells``          the cells of an array as rows
 ``weighted``       the form of distinct rows with weights
 ``summed``         the form of sums by group
 ``quadratic``      the form of a Normal with an affine location and one scale

@@ -37,11 +37,13 @@ class RowTerms:
     shapes: Shapes  # of the parameters
     rowed_data: list[np.ndarray]  # the data
     whole_data: list[np.ndarray]
+    cells: int = 1  # numbers of a row that are computed by themselves
 
     @property
     def row_cost(self) -> float:
-        """The time of a row, in that of one without products with a matrix of data."""
-        return 1 + sum(math.prod(a.shape[1:]) for a in self.rowed_data if a.ndim > 1) / PRODUCTS
+        """The time of a row, in that of one number without products with a matrix of data."""
+        numbers = sum(math.prod(a.shape[1:]) for a in self.rowed_data if a.ndim > 1)
+        return max(self.cells, 1 + numbers / PRODUCTS)
 
     def is_data(self, variable: Variable) -> bool:
         """Whether a variable depends on data alone."""

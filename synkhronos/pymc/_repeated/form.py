@@ -23,6 +23,8 @@ class Form:
     cost: float  # the time of the sum, in that of a row without products
     # the indices by row, which are checked before rows are joined
     indices: Indices | None = field(default=None, kw_only=True)
+    # the number of rows that these stand for; None: the user's rows
+    instead_of: int | None = field(default=None, kw_only=True)
 
     def arrays(
         self, rowed: Sequence[np.ndarray], whole: Sequence[np.ndarray]
