@@ -116,10 +116,33 @@ def with_form(model: pm.Model) -> pm.Model:
     return model
 
 
-@pytest.mark.parametrize("location", KINDS)
-def test_the_form_equals_the_plain_model(location: Callable[[], Any]) -> None:
+def one_lag() -> pm.Model:
+    """With an intercept, and a precision."""
+    with pm.Model() as found:
+        given = {"tau": pm.Exponential("tau", 0.5), "init_dist": pm.Normal.dist(0, 10)}
+        pm.AR("y", pm.Normal("rho", shape=2), **given, constant=True, observed=np.cumsum(Y))
+    return found
+
+
+def two_lags() -> pm.Model:
+    with pm.Model() as found:
+        given = {"sigma": pm.HalfNormal("sigma"), "init_dist": pm.Normal.dist(0, 10)}
+        pm.AR("y", pm.Normal("rho", shape=2), **given, observed=np.cumsum(Y))
+    return found
+
+
+def scaled_values() -> pm.Model:
+    """The values are data times a parameter."""
+    with pm.Model() as found:
+        value = Y * pm.Normal("a") - X
+        pm.Potential("y", pm.logp(pm.Normal.dist(pm.Normal("b") * Z, pm.HalfNormal("s")), value))
+    return found
+
+
+@pytest.mark.parametrize("kind", [*KINDS, one_lag, two_lags, scaled_values])
+def test_the_form_equals_the_plain_model(kind: Callable[[], Any]) -> None:
     """Near the start, and far from it."""
-    model = model_of(location)
+    model = model_of(kind) if kind in KINDS else kind()
     near, far = points(model, 2), far_points(model)[:5]
     plain = evaluated(model, near + far)
     found = evaluated(with_form(model), near + far)
@@ -172,6 +195,13 @@ def other_models() -> Iterator[tuple[str, pm.Model]]:
     yield "a scale by row", model_of(elements, sigma=np.abs(X) + 1)
     yield "no affine location", model_of(lambda: pm.Normal("a") * pm.math.exp(pm.Normal("b") * X))
     yield "a parameter for each row", model_of(lambda: pm.Normal("a", shape=N))
+    with pm.Model() as found:
+        steps = pm.AR("x", pm.Normal("rho"), init_dist=pm.Normal.dist(0, 10), shape=N)
+        pm.Normal("y", steps, observed=Y)
+    yield "a series of parameters", found
+    with pm.Model() as found:
+        pm.Normal("z", TABLE[:, 0], shape=N)
+    yield "a prior by row", found
     yield "few rows", model_of(lambda: pm.Normal("a") + pm.Normal("b") * X[:20], y=Y[:20])
     yield "many coefficients", model_of(lambda: pm.Normal("a", shape=80)[GROUP], y=Y)
     index = np.where(np.arange(N) == 3, 7, GROUP)
@@ -204,6 +234,14 @@ def lengths_of(n: int, shift: float = 0.0) -> pm.Model:
     return found
 
 
+def series_of(n: int, shift: float = 0.0) -> pm.Model:
+    with pm.Model() as found:
+        y = pm.Data("data", np.cumsum(Y[:n]) + shift)
+        given = {"sigma": pm.HalfNormal("sigma"), "init_dist": pm.Normal.dist(0, 10)}
+        pm.AR("y", pm.Normal("rho", shape=2), **given, constant=True, observed=y)
+    return found
+
+
 def test_the_lengths_decide_and_are_in_the_key() -> None:
     """Of lengths with the same form one key is enough."""
     few, some, many = (Graphs(lengths_of(n)) for n in (10, 200, 230))
@@ -212,8 +250,9 @@ def test_the_lengths_decide_and_are_in_the_key() -> None:
     assert few.key != some.key == many.key
 
 
+@pytest.mark.parametrize("made", [lengths_of, series_of])
 def test_what_is_kept_is_right_for_other_data_and_lengths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Callable[..., pm.Model]
 ) -> None:
     nutpie: Any = pytest.importorskip("nutpie", reason="nutpie is not installed")
     import_nutpie()
@@ -221,8 +260,12 @@ def test_what_is_kept_is_right_for_other_data_and_lengths(
     token = data_stay.set(True)
     try:
         for n, shift in ((200, 0.0), (200, 2.0), (230, 1.0)):
-            model = lengths_of(n, shift)
-            at = {"a": np.array(0.4), "b": np.array(-1.0), "sigma_log__": np.array(0.3)}
+            model = made(n, shift)
+            start = model.initial_point(0)
+            at = {
+                name: np.array(value + 0.4 - 0.1 * i)
+                for i, (name, value) in enumerate(start.items())
+            }
             with leading(kept_model(model)):
                 found = nutpie.compile_pymc_model(model)
             assert (found.logp_func is None) == ((n, shift) != (200, 0.0))  # it was kept

@@ -1,7 +1,8 @@
 """Regressions with normal errors: the sum of squares of all rows as one of few numbers.
 
-A Normal with data as its values, a location that is affine in parameters, and one scale has a
-quadratic form (`synkhronos.pymc._repeated.least_squares`). A log-density gets it where that takes
+A Normal whose value less its location is affine in parameters, with data as the rest, and which has
+one scale, has a quadratic form (`synkhronos.pymc._repeated.least_squares`): a regression, or a time
+series that follows from its own values before. A log-density gets it where that takes
 less time, by its numbers of rows and coefficients. For other data in the same graph the form is
 right too, whatever their lengths: all that follows from data is computed of them.
 """
@@ -121,10 +122,14 @@ class _UnfitError(Exception):
 
 def _design(value: Tensor, location: Tensor) -> _Design | None:
     """The design of a regression; None if it has no form, or one that takes longer."""
-    if not _is_data(value):
-        return None
     try:
-        [rows] = map(int, _values([value.shape[0]]))
+        if _is_data(value):
+            [rows] = map(int, _values([value.shape[0]]))
+        else:  # such as innovations: only the square of the difference counts
+            location, value = location - value, pt.constant(0.0)
+            if not any(isinstance(v, Data) for v in _leaves(location)):
+                return None  # a prior
+            [rows] = map(int, _values([_without_parameters(location).shape[0]]))
         found = affine(location, _Terms(rows))
         design = _Design(value, found) if found is not None and found.blocks else None
     except Exception:  # also of data that do not fit together: PyTensor says so
@@ -145,7 +150,11 @@ class _Terms:
     def has_rows(self, variable: Variable) -> bool:
         """Whether a variable depends on data by row."""
         data = [v for v in _leaves(variable) if isinstance(v, Constant | Data)]
-        return any(self._rows in _shape(v) for v in data)  # a matrix may lie by columns
+        if any(self._rows in _shape(v) for v in data):  # a matrix may lie by columns
+            return True
+        nodes = [v.owner for v in ancestors([variable]) if v.owner is not None]
+        parts = [node.outputs[0] for node in nodes if isinstance(node.op, Subtensor)]
+        return any(self._rows in v.shape for v in _values([v for v in parts if _is_data(v)]))
 
     def shape(self, variable: Tensor) -> tuple[int, ...]:
         """The lengths of an array of parameters."""
@@ -169,7 +178,9 @@ class _Design:
         self.width, self.pieces = 0, list[tuple[int, int, bool]]()
         self._starts: dict[Tensor, int] = {}  # the first coefficient of each vector
         self._elements = 0  # the pieces that read one element of a vector
-        residual = value.astype("float64") - sum(found.offsets, start=pt.constant(0.0))
+        residual: Tensor = value.astype("float64") - sum(found.offsets, start=pt.constant(0.0))
+        if residual.type.broadcastable != (False,):
+            raise _UnfitError
         self._data = [residual]
         elements = [_element(block) for block in found.blocks]
         used = Counter(vector for vector, _ in elements)
@@ -294,6 +305,14 @@ def _leaves(variable: Variable) -> list[Variable]:
 def _is_data(variable: Variable) -> bool:
     """Whether a variable depends on constants and on data that stay as they are."""
     return all(isinstance(v, Constant | Data) for v in _leaves(variable))
+
+
+def _without_parameters(variable: Tensor) -> Tensor:
+    """With zeros for the parameters, whose lengths are known."""
+    free = [v for v in _leaves(variable) if not isinstance(v, Constant | Data)]
+    zeros = {v: pt.constant(np.zeros(v.type.shape, v.type.dtype)) for v in free}
+    found: Tensor = clone_replace([variable], replace=zeros)[0]
+    return found
 
 
 def _values(variables: Sequence[Variable]) -> list[np.ndarray]:
