@@ -29,8 +29,8 @@ Each step of a model is a process of its own with a core of its own; --jobs of t
 and whole calls run alone. A step that was measured is not measured again: --results has it, unless
 --again measures those of the models that are named anew. --contenders leaves the others out;
 --with-stan leaves models out that have no Stan program. After --minutes no step is started: the
-same command goes on later. --stan adds stanli. --readme writes three numbers of the table into this
-file, after the comment that names this script.
+same command goes on later. What was not measured anew stays as --csv has it. --stan adds stanli.
+--readme writes three numbers of the table into this file, after the comment that names this script.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ MOST_SECONDS = 2.0  # of gradients; the time of the rest is that of these
 PLAIN, OURS, STAN = "pm.sample", "synk.pymc.sample", "stanli"
 FAST = "fast"  # `pm.sample` of a copy
 DRAWN = "equal when drawn"
+_STAYS = f"{FAST} stays plain"
 TURNS, TURN = 25, 0.02  # of each function; seconds of one
 GIVEN = {"draws": 1000, "tune": 1000, "chains": 2, "random_seed": 1}
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "quiet": True}
@@ -150,6 +151,8 @@ def gradient(entry: Entry, contenders: Sequence[str], tell: Callable[[str], obje
                 if (function := function_of(entry, contender)) is not None:
                     functions[contender] = function
                     function.seconds(1)
+                else:
+                    failed[_STAYS] = True
             except Exception as exc:
                 functions.pop(contender, None)
                 failed[f"{contender} failed"] = said(exc)
@@ -498,30 +501,47 @@ COLUMNS = ["collection", "model", *COMPARED, *GRADIENT, *SETUP, STAN, *CALLS, *E
 SLOWER = 1.02  # of plain's time; up to this a model is as fast
 
 
-def table(found: Sequence[Entry], results: dict[str, Result]) -> list[dict[str, str]]:
-    """A row for each model that was measured; seconds have three figures."""
+def table(
+    found: Sequence[Entry], results: dict[str, Result], earlier: Sequence[dict[str, str]] = ()
+) -> list[dict[str, str]]:
+    """A row for each model that was measured; what was not measured anew is as in earlier rows."""
+    before = {(row["collection"], row["model"]): row for row in earlier}
     rows = []
     for entry in found:
-        compared = results.get(Step(entry, "equal").key)
-        if compared is None:
-            continue
-        row = dict.fromkeys(COLUMNS, "")
-        row |= {"collection": entry.corpus, "model": entry.name, "equal": equality(compared)}
-        row["no number"] = str(compared.get("no number", ""))
-        if (functions := results.get(Step(entry, "drawn").key, {})).keys() & {"outcome"}:
-            row[DRAWN] = equality(functions)
-        timed = results.get(Step(entry, "gradient").key, {})
-        row |= dict(zip(GRADIENT, gradient_cells(timed), strict=True))
-        for kind, columns in (("setup", SETUP), ("sample", CALLS)):
-            for column in columns:
-                who, when = column.removeprefix("whole ").split(", ")
-                row[column] = seconds_cell(results.get(Step(entry, kind, who, when).key))
-        row[STAN] = seconds_cell(results.get(Step(entry, "setup", STAN).key))
-        for who in (PLAIN, OURS):
-            far = results.get(Step(entry, "sample", who, "first").key, {}).get("errors")
-            row[f"errors {who}"] = "" if far is None else f"{far:.1f}"
-        rows.append(row)
+        named = {"collection": entry.corpus, "model": entry.name}
+        row = dict.fromkeys(COLUMNS, "") | before.get(tuple(named.values()), {})
+        row |= {column: cell for column, cell in cells(entry, results).items() if cell}
+        if row["equal"]:
+            rows.append(row | named)
     return rows
+
+
+def earlier(path: Path | None) -> list[dict[str, str]]:
+    """The rows that a table has."""
+    if path is None or not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def cells(entry: Entry, results: dict[str, Result]) -> dict[str, str]:
+    """What was measured of a model, by column; seconds have three figures."""
+    row: dict[str, str] = {}
+    if (compared := results.get(Step(entry, "equal").key)) is not None:
+        row |= {"equal": equality(compared), "no number": str(compared.get("no number", ""))}
+    if (functions := results.get(Step(entry, "drawn").key, {})).keys() & {"outcome"}:
+        row[DRAWN] = equality(functions)
+    timed = results.get(Step(entry, "gradient").key, {})
+    row |= dict(zip(GRADIENT, gradient_cells(timed), strict=True))
+    for kind, columns in (("setup", SETUP), ("sample", CALLS)):
+        for column in columns:
+            who, when = column.removeprefix("whole ").split(", ")
+            row[column] = seconds_cell(results.get(Step(entry, kind, who, when).key))
+    row[STAN] = seconds_cell(results.get(Step(entry, "setup", STAN).key))
+    for who in (PLAIN, OURS):
+        far = results.get(Step(entry, "sample", who, "first").key, {}).get("errors")
+        row[f"errors {who}"] = "" if far is None else f"{far:.1f}"
+    return row
 
 
 def equality(result: Result) -> str:
@@ -547,8 +567,8 @@ def gradient_cells(result: Result) -> list[str]:
     """Microseconds, and plain's by those of both. A copy that stays plain has plain's."""
     taken = {who: result.get(who) for who in (PLAIN, FAST, OURS, STAN)}
     plain = taken[PLAIN]
-    if plain is not None and f"{FAST} failed" not in result:
-        taken[FAST] = taken[FAST] or plain
+    if _STAYS in result:
+        taken[FAST] = plain
     times = [f"{plain / taken[who]:.3f}" if plain and taken[who] else "" for who in (FAST, OURS)]
     return [*("" if v is None else figures(v) for v in taken.values()), *times]
 
@@ -700,7 +720,7 @@ def main() -> None:
     if not args.tables_only:
         asked = [e for e in every if not args.models or e.name in args.models]
         measure([e for e in asked if e.stan is not None or not args.with_stan], args)
-    rows = table(every, known(args.results))
+    rows = table(every, known(args.results), earlier(args.csv))
     if args.csv:
         with args.csv.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

@@ -66,7 +66,7 @@ def results(bench: ModuleType, found: list[Any]) -> dict[str, dict[str, Any]]:
     ]
     timed = [
         {bench.PLAIN: 8.0, bench.FAST: 4.0, bench.OURS: 2.0, bench.STAN: 1.0},
-        {bench.PLAIN: 3.0, bench.OURS: 3.0},
+        {bench.PLAIN: 3.0, bench.OURS: 3.0, f"{bench.FAST} stays plain": True},
         {bench.PLAIN: 8.0, f"{bench.FAST} failed": "ValueError", bench.OURS: 10.0},
         {f"{bench.PLAIN} failed": "ImportError: no data"},
     ]
@@ -129,6 +129,23 @@ def test_the_table_and_its_numbers(bench: ModuleType, found: list[Any]) -> None:
         "beside stanli": 1,
         "ahead of stanli": 1,
     }
+
+
+def test_what_is_not_measured_anew_stays_in_the_table(
+    bench: ModuleType, found: list[Any], tmp_path: Path
+) -> None:
+    made = results(bench, found)
+    first = bench.table(found, made)
+    key = bench.Step(found[0], "gradient").key
+    anew = bench.table(found, {key: {bench.PLAIN: 8.0, bench.OURS: 1.0}}, first)
+    assert [row["times"] for row in anew] == ["8.000", "1.000", "0.800", ""]
+    changed = {name for name in bench.COLUMNS if anew[0][name] != first[0][name]}
+    assert changed == {"times", f"{bench.OURS}, us"}
+    assert anew[1:] == first[1:]
+    assert bench.table(found, {}, first) == first
+    assert bench.table(found, {key: made[key]}) == []  # nobody knows whether it is equal
+    assert bench.earlier(tmp_path / "none.csv") == bench.earlier(None) == []
+    assert len(bench.earlier(TABLE)) > 300
 
 
 def test_a_model_that_is_nearer_to_the_true_value_is_counted_apart(
