@@ -120,6 +120,18 @@ def test_code_is_kept_for_each_length(monkeypatch: pytest.MonkeyPatch) -> None:
         several.check(several.compiled())
 
 
+@pytest.mark.parametrize("below", [(0, 1, 0), (1, 0, 1)])
+def test_code_for_indices_from_0_on_is_not_used_for_those_below(below: tuple[int, ...]) -> None:
+    """Of the same lengths: what is kept refuses them, and code is written for them."""
+    several, data = Several(FIRST), FIRST.data()
+    for is_below in below:
+        with several.model:
+            pm.set_data(data | {"group": data["group"] - 3 * is_below})
+        found = several.compiled()
+        assert entry.is_fixed(found)
+        several.check(found)
+
+
 def test_data_that_the_graph_is_not_for_have_no_code(folder: Folder) -> None:
     """No rows; rows that PyTensor would have to repeat, which it refuses; and other columns."""
     several = Several(FIRST)
