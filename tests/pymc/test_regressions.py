@@ -206,6 +206,8 @@ def other_models() -> Iterator[tuple[str, pm.Model]]:
     yield "many coefficients", model_of(lambda: pm.Normal("a", shape=80)[GROUP], y=Y)
     index = np.where(np.arange(N) == 3, 7, GROUP)
     yield "an index beyond the end", model_of(lambda: pm.Normal("a", shape=3)[index] + 0 * X)
+    table = GROUP // 2, np.where(GROUP < 2, index, 0)
+    yield "an index beyond an axis", model_of(lambda: pm.Normal("a", shape=(3, 3))[table] + 0 * X)
 
 
 def test_other_sums_stay_as_they_are() -> None:

@@ -37,7 +37,8 @@ class Block:
 
     coefficients: Tensor  # a vector of parameters
     length: int
-    # by row, the number of the coefficient; None if the row has a number for each of them
+    # by row, the number of the coefficient, below 0 if there is none; None if the row has a number
+    # for each of them
     index: Tensor
     factor: Tensor  # by row, what the coefficient is multiplied by, or the row of a matrix
     # the placeholders in the index of lengths that can change, with these lengths
@@ -151,7 +152,10 @@ class _Reader:
                 n = pt.lscalar("length")
                 lengths.append((n, array.shape[axis]))
             place = v.astype("int64")  # numbers of small types overflow
-            index = index * n + pt.switch(place < 0, place + n, place)
+            place = pt.switch(place < 0, place + n, place)
+            # beyond one axis of a table it would be another element
+            within = (index >= 0) & (place >= 0) & (place < n)
+            index = pt.switch(within, index * n + place, -1)
         size = int(np.prod(self._shape(array)))
         return Affine([Block(array.ravel(), size, index, pt.ones((1,)), tuple(lengths))])
 

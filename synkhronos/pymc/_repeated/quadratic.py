@@ -107,7 +107,13 @@ class QuadraticForm(Form):
 
 
 class Rows:
-    """The rows of the design of a block."""
+    """The rows of the design of a block.
+
+    Raises
+    ------
+    IndexError
+        A row has no coefficient: numpy would count from the end.
+    """
 
     def __init__(
         self, length: int, index: np.ndarray | None, factor: np.ndarray, rows: int
@@ -119,6 +125,8 @@ class Rows:
             raise InputError(
                 f"a design has {factor.shape[1]} columns, and there are {length} coefficients"
             )
+        if index is not None and index.size and not 0 <= index.min() <= index.max() < length:
+            raise IndexError(f"an index is beyond {length} coefficients")
 
     def between(self, begin: int, end: int) -> np.ndarray:
         """The rows of the design from `begin` to `end`."""
