@@ -907,7 +907,12 @@ def test_sizes() -> None:
 
 
 # Of all modules, classes and functions; then those that exceed it, each with its own bound.
-MOST_LINES = 750
+MOST_LINES, LONG = (
+    750,
+    {
+        "_api.collectives": 800,  # twelve public functions, each with its documents
+    },
+)
 MOST_ARGUMENTS, WIDE = (
     15,
     {
@@ -925,7 +930,8 @@ MOST_ATTRIBUTES = {"Member": 15, "Group": 15}
 
 def test_modules_are_short() -> None:
     lines = {name: (tree.body[-1].end_lineno or 0) for name, tree in modules().items() if tree.body}
-    assert not [name for name, n in lines.items() if n > MOST_LINES]
+    assert {name for name, n in lines.items() if n > MOST_LINES} == LONG.keys()
+    assert not [name for name, most in LONG.items() if lines[name] > most]
 
 
 def test_long_modules_open_with_their_rules() -> None:

@@ -19,29 +19,33 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
-from synkhronos._api.operands import (
-    Variables,
-    as_weights,
-    check_lengths,
-    is_single,
-    operands,
-    reserved,
-    rows_of,
-    values_of,
-)
+import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
+
+from synkhronos._api.data import Data, as_literal
+from synkhronos._api.unusable import aligned, why_unusable
 from synkhronos._checks import check_integer, is_integer, shown
+from synkhronos._compiling.graph_types import tensor_type
 from synkhronos._engine.commands import collectives as commands
 from synkhronos._engine.commands.base import CommandCache
 from synkhronos._engine.group import Group, current
 from synkhronos._engine.runner import retried
-from synkhronos._engine.variables import NewValues, is_array
+from synkhronos._engine.shipping import distribute_in, share_variables
+from synkhronos._engine.variables import Entry, NewValues, is_array, new_values
 from synkhronos._errors import DeprecatedWarning, InputError, InputTypeError
-from synkhronos._plan.rows import edges, select
-from synkhronos._proofs.reductions import Reduction
+from synkhronos._plan.rows import Picks, Selection, edges, select
+from synkhronos._proofs.reductions import NAMES, Reduction, check_adds, parse
 from synkhronos._warnings import warn
+
+Variables = SharedVariable | str | Sequence[SharedVariable | str]
+
+_REPLACING = ("scatter", "set_value")  # members lose the values that they hold
 
 
 def weights_by_name[**P, R](collective: Callable[P, R]) -> Callable[P, R]:
@@ -102,7 +106,7 @@ def broadcast(
     del nccl
     with reserved("broadcast", timeout):
         found = operands(shared_vars, "broadcast", arrays=False)
-        given = None if values is None else values_of(found, values, own=True)
+        given = None if values is None else _values(found, values, own=True)
         others = [(e.number, e.storage[0]) for e in found.entries if not is_array(e)]
         new = NewValues((), tuple(others)) if others else None
         command = commands.Broadcast(found.numbers, new=new)
@@ -147,14 +151,14 @@ def scatter(
         found = operands(shared_vars, "scatter")
         if values is None:
             values = None if found.single else [None] * len(found.entries)
-        arrays = values_of(found, values, own=True, rows=True)
+        arrays = _values(found, values, own=True, rows=True)
         flat = [e.label for e, a in zip(found.entries, arrays, strict=True) if not a.ndim]
         if flat:
             raise InputError(f"scatter: the values of {flat} are 0-d, and have no rows to divide")
-        chosen = [rows_of(a, select(batch, len(a))) for a in arrays]
+        chosen = [_chosen(a, select(batch, len(a))) for a in arrays]
         borders = tuple([edges(len(a), found.group.size) for a in chosen])
         for entry, border in zip(found.entries, borders, strict=True):
-            check_lengths([entry], "scatter", {b - a for a, b in itertools.pairwise(border)})
+            _check_lengths([entry], "scatter", {b - a for a, b in itertools.pairwise(border)})
         found.run(commands.Scatter, borders, master_input=chosen)
 
 
@@ -230,7 +234,7 @@ def all_gather(shared_vars: Variables, nccl: bool = True, *, timeout: float | No
             raise InputError(
                 f"all_gather: {flat} are 0-d and cannot hold several values; use gather"
             )
-        check_lengths(found.entries, "all_gather", None)
+        _check_lengths(found.entries, "all_gather", None)
         found.run(commands.AllGather)
 
 
@@ -393,7 +397,7 @@ def reduce_scatter(
             )
         borders = edges(lengths.pop()[0], found.group.size)
         lengths_there = {b - a for a, b in itertools.pairwise(borders)}
-        check_lengths(found.entries, "reduce_scatter", lengths_there)
+        _check_lengths(found.entries, "reduce_scatter", lengths_there)
         kind = found.reduction(op)
         found.run(commands.ReduceScatter, kind, borders, as_weights(weights, kind, found.group))
 
@@ -487,16 +491,16 @@ def set_value(
     with reserved("set_value", timeout):
         rank = _check_rank(current("synk.set_value"), rank)
         found = operands(shared_vars, "set_value")
-        arrays = values_of(found, values, rows=batch is not None)
+        arrays = _values(found, values, rows=batch is not None)
         if batch is not None:
             flat = [e.label for e, a in zip(found.entries, arrays, strict=True) if not a.ndim]
             if flat:
                 raise InputError(
                     f"set_value: batch={shown(batch)} selects rows, and {flat} are 0-d"
                 )
-            arrays = [rows_of(a, select(batch, len(a))) for a in arrays]
+            arrays = [_chosen(a, select(batch, len(a))) for a in arrays]
             for entry, array in zip(found.entries, arrays, strict=True):
-                check_lengths([entry], "set_value", {len(array)})
+                _check_lengths([entry], "set_value", {len(array)})
         found.run(commands.SetValue, rank, master_input=arrays)
 
 
@@ -557,7 +561,7 @@ def get_lengths(shared_vars: Variables, *, timeout: float | None = None) -> Any:
         if any(shape == () for column in found for shape in column):
             raise InputError("get_lengths: a 0-d value has no length")
         lengths = [[shape[0] for shape in column] for column in found]
-        return lengths[0] if is_single(shared_vars) else lengths
+        return lengths[0] if _is_single(shared_vars) else lengths
 
 
 @retried
@@ -584,7 +588,7 @@ def get_shapes(shared_vars: Variables, *, timeout: float | None = None) -> Any:
     """
     with reserved("get_shapes", timeout):
         found = _shapes(shared_vars, "get_shapes")
-        return found[0] if is_single(shared_vars) else found
+        return found[0] if _is_single(shared_vars) else found
 
 
 def _shapes(shared_vars: Variables, what: str) -> list[list[tuple[int, ...]]]:
@@ -594,6 +598,179 @@ def _shapes(shared_vars: Variables, what: str) -> list[list[tuple[int, ...]]]:
 
 # the channel sends the same object as a number
 _all_reduces: CommandCache[commands.AllReduce] = CommandCache(64)
+
+
+def _is_single(shared_vars: Variables) -> bool:
+    return isinstance(shared_vars, SharedVariable | str)
+
+
+@dataclass
+class Operands:
+    """The variables of a collective, known to all members."""
+
+    group: Group
+    what: str
+    entries: list[Entry]
+    single: bool  # the user has passed one variable, and not a list
+    # values that the user has set in the master; they travel with the command
+    new: NewValues | None
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """As commands name the variables."""
+        return tuple([e.number for e in self.entries])
+
+    def reduction(self, op: str) -> Reduction:
+        """The reduction that a user has named, checked for each variable."""
+        kind = reduction(op, self.what)
+        if kind is Reduction.SUM:
+            for entry in self.entries:
+                variable: Any = entry.variable
+                if variable.type.dtype == "bool":
+                    check_adds(kind, "bool", f"{self.what}: {entry.label}")
+        return kind
+
+    def run(
+        self, command: type[commands.Collective], *args: object, master_input: object = None
+    ) -> Any:
+        """Run a collective of this kind."""
+        return self.group.runner.run(
+            command(self.numbers, *args, new=self.new), self.what, master_input=master_input
+        )
+
+
+def reserved(what: str, timeout: float | None) -> AbstractContextManager[Any]:
+    """Reserve the runner of the current group, for a collective of this name."""
+    called = f"synk.{what}"
+    return current(called).runner.reserved(called, timeout)
+
+
+def operands(shared_vars: Variables, what: str, arrays: bool = True) -> Operands:
+    """The variables asked for; new ones are shipped. `arrays`: all values must be arrays."""
+    group = current(f"synk.{what}")
+    single = _is_single(shared_vars)
+    given: Any = shared_vars
+    if not single and not isinstance(given, list | tuple):
+        raise InputTypeError(
+            f"{what}: {shown(given)} is not a shared variable, a name, or a list of them"
+        )
+    asked = [given] if single else list(given)
+    if any(not (f.shipped or f.refused) for f in group.inventory.functions.values()):
+        distribute_in(group, ())
+    variables = [_variable(group, v, what) for v in asked]
+    if len({v.container for v in variables}) < len(variables):
+        raise InputError(f"{what}: a variable is listed twice")
+    known = group.member.variables
+    if any([known.find(v) is None for v in variables]):
+        share_variables(group, variables)
+    entries = [known.of(v) for v in variables]
+    wrong = [e.label for e in entries if not is_array(e)]
+    if arrays and wrong:
+        raise InputTypeError(
+            f"{what}: the values of {wrong} are not arrays; only broadcast takes them"
+        )
+    # broadcast sends all values, whether they are new or not
+    replaces = what in _REPLACING
+    new = None if what == "broadcast" else new_values(entries, lambda entry: replaces)
+    return Operands(group, what, entries, single, new)
+
+
+def _variable(group: Group, asked: object, what: str) -> SharedVariable:
+    if isinstance(asked, str):
+        return group.member.variables.named(asked).variable
+    if isinstance(asked, SharedVariable):
+        return asked
+    raise InputTypeError(f"{what}: {shown(asked)} is not a shared variable and not the name of one")
+
+
+def _check_lengths(entries: Sequence[Entry], what: str, lengths: set[int] | None) -> None:
+    """A variable whose type fixes its length cannot take another length."""
+    for entry in entries:
+        kind = tensor_type(entry.variable)
+        if kind.ndim and kind.shape[0] is not None and lengths != {kind.shape[0]}:
+            raise InputError(
+                f"{what}: the type of {entry.label} fixes its length at {kind.shape[0]}, and "
+                "members would get another length: make it without a shape"
+            )
+
+
+def _values(
+    found: Operands, values: object, own: bool = False, rows: bool = False
+) -> list[np.ndarray]:
+    """One array for each variable, of its dtype and shape; `own`: None is the master's own value.
+
+    `rows`: members get rows of it, so it may have another length than the type fixes.
+    """
+    what, n = found.what, len(found.entries)
+    if found.single or (n == 1 and not isinstance(values, list | tuple)):
+        values = [values]
+    if not isinstance(values, list | tuple):
+        raise InputTypeError(f"{what}: give a list with a value for each of the variables")
+    if len(values) != n:
+        raise InputError(f"{what}: {n} variables and {len(values)} values")
+    return [
+        _value(e, e.storage[0] if own and v is None else v, what, rows)
+        for e, v in zip(found.entries, values, strict=True)
+    ]
+
+
+def _value(entry: Entry, value: object, what: str, rows: bool) -> np.ndarray:
+    kind = tensor_type(entry.variable)
+    if rows and kind.ndim:
+        kind = kind.clone(shape=(None, *kind.shape[1:]))
+    if value is None:
+        raise InputTypeError(
+            f"{what}: the value of {entry.label} is None: give an array. To give all members the "
+            f"master's own value, synk.broadcast({entry.label})"
+        )
+    try:
+        given = value.readable if isinstance(value, Data) else as_literal(value, kind.numpy_dtype)
+        found = kind.filter(aligned(given), allow_downcast=None)
+    except (TypeError, ValueError, AttributeError) as exc:
+        raise InputTypeError(
+            f"{what}: {entry.label} is {kind}, found {shown(value)}: {why_unusable(value) or exc}"
+        ) from None
+    return np.ascontiguousarray(found) if np.ndim(found) else np.asarray(found)
+
+
+def _chosen(array: np.ndarray, rows: Selection) -> np.ndarray:
+    if isinstance(rows, Picks):
+        return array[rows.rows]
+    return array[rows.start : rows.stop]
+
+
+def reduction(op: str, what: str) -> Reduction:
+    """The reduction that a user has named."""
+    found = NAMES.get(op) if isinstance(op, str) else None
+    if found is None:
+        found = parse(op, f"{what}: reduction")
+    if found is None or found is Reduction.GATHER:
+        raise InputError(f"{what}: op={shown(op)} combines nothing; use avg, sum, prod, min or max")
+    return found
+
+
+def as_weights(
+    weights: Sequence[float] | None, op: Reduction, group: Group
+) -> tuple[float, ...] | None:
+    """A user's weights, checked: one for each rank."""
+    size = group.size
+    if weights is None:
+        return None
+    if op is not Reduction.AVG:
+        raise InputError(f"weights are for averages; op={str(op)!r} takes none")
+    try:
+        found = tuple(float(w) for w in weights)
+    except (TypeError, ValueError):
+        raise InputTypeError(
+            f"weights={shown(weights)} is not a list of numbers: give one for each of the {size} "
+            "ranks"
+        ) from None
+    if len(found) != size or min(found) < 0 or not 0 < sum(found) < math.inf:
+        raise InputError(
+            f"weights={list(weights)}: give one for each of the {size} ranks, none negative and "
+            "not all 0"
+        )
+    return found
 
 
 def _permutation(order: Any, size: int) -> tuple[int, ...]:

@@ -9,8 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from synkhronos._api.collectives import all_reduce_reserved, weights_by_name
-from synkhronos._api.operands import Operands, Variables, as_weights, operands, reduction, reserved
+from synkhronos._api.collectives import (
+    Operands,
+    Variables,
+    all_reduce_reserved,
+    as_weights,
+    operands,
+    reduction,
+    reserved,
+    weights_by_name,
+)
 from synkhronos._compiling.graph_types import tensor_type
 from synkhronos._engine.commands.collectives import Collective, GetValue
 from synkhronos._engine.group import Group
