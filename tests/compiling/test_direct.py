@@ -388,6 +388,7 @@ LENGTHS: dict[str, tuple[Callable[..., Any], np.ndarray, np.ndarray]] = {
         np.array([4, 6], np.int8),
         np.array([6, 4], np.int8),
     ),
+    "specified": (lambda x, n: pt.specify_shape(x, (n,)), np.array(N), np.array(N - 1)),
 }
 
 

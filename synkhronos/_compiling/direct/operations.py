@@ -169,10 +169,14 @@ class Steps:
 
     @_of.register(ScalarFromTensor)
     @_of.register(TensorFromScalar)
-    @_of.register(SpecifyShape)
     @_of.register(ViewOp)
     @_of.register(DeepCopyOp)
     def _(self, op: Any, node: Apply) -> list[View]:
+        return [self.of(node.inputs[0])]
+
+    @_of.register(SpecifyShape)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        self._follow(node.inputs[1:])  # PyTensor refuses other numbers
         return [self.of(node.inputs[0])]
 
     @_of.register(DimShuffle)
