@@ -41,7 +41,7 @@ EXPECTED: dict[str, str] = {}
 
 # one layer compiles in half of the time of two
 @parametrize_with_checks(
-    [SynkClassifier((), epochs=8, **QUICK)], expected_failed_checks=lambda _: EXPECTED
+    [SynkClassifier((), epochs=60, **QUICK)], expected_failed_checks=lambda _: EXPECTED
 )
 def test_checks_of_the_classifier(estimator: Any, check: Any) -> None:
     """All of scikit-learn's own, without exceptions."""
