@@ -44,9 +44,10 @@ class Made:
         else:
             graph = FunctionGraph([x, *given], outputs, clone=True)
         self.flat, self.length = Flat.of(graph), length
-        self.plain = pytensor.function(
-            [x, *given], vector, mode="FAST_COMPILE", on_unused_input="ignore"
-        )
+        with pytensor.config.change_flags(cxx=""):  # graphs inside of graphs have the default mode
+            self.plain = pytensor.function(
+                [x, *given], vector, mode="FAST_COMPILE", on_unused_input="ignore"
+            )
         self.use(*data)
 
     def use(self, *data: np.ndarray) -> None:
