@@ -154,7 +154,8 @@ class _Terms:
             return True
         nodes = [v.owner for v in ancestors([variable]) if v.owner is not None]
         parts = [node.outputs[0] for node in nodes if isinstance(node.op, Subtensor)]
-        return any(self._rows in v.shape for v in _values([v for v in parts if _is_data(v)]))
+        parts = [v for v in parts if _is_data(v)]
+        return bool(parts) and any(self._rows in value.shape for value in _values(parts))
 
     def shape(self, variable: Tensor) -> tuple[int, ...]:
         """The lengths of an array of parameters."""
