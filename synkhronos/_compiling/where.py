@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pytensor.compile.mode import Mode, optdb
@@ -41,6 +41,18 @@ class Where(GraphRewriter):
             return
         if any(isinstance(node.op, self.operation) for node in fgraph.apply_nodes):
             self.change(fgraph)
+
+
+def register_all(
+    tag: str, rewrites: Iterable[tuple[str, Callable[[FunctionGraph], None], float]]
+) -> None:
+    """Register rewrites by their names, changes and positions, for modes that include a tag.
+
+    The mode of a graph for numba may get the tag while the graph is rewritten.
+    """
+    for name, change, position in rewrites:
+        rewrite = Where(change, tag=tag)
+        optdb.register(f"{tag}_{name}", rewrite, tag, "numba", position=position)
 
 
 def includes(mode: Mode, tag: str) -> bool:

@@ -14,8 +14,11 @@ from pytensor.raise_op import assert_op
 from written_code import NUMBERS, Made, N
 
 from synkhronos._compiling.direct import functions
+from synkhronos._compiling.direct.arrays import Buffer, View
+from synkhronos._compiling.direct.bounds import bounds_of
 from synkhronos._compiling.direct.flat import Flat
 from synkhronos._compiling.direct.functions import c_function
+from synkhronos._compiling.direct.steps import Gather
 from synkhronos._compiling.direct.unfit import UnfitError
 from synkhronos._compiling.kept.machine_code import ANOTHER_LENGTH
 from synkhronos._compiling.lean.c_functions import (
@@ -335,6 +338,16 @@ def test_data_with_an_index_below_0_are_refused_if_the_first_had_none(dtype: str
     status, found = made.at(NUMBERS, rows[::-1].astype(dtype))
     assert status == SUCCESS
     np.testing.assert_array_equal(found[:300], NUMBERS[rows[::-1]])
+
+
+def test_checks_of_indices_have_the_order_of_the_steps() -> None:
+    """Else equal functions of two processes would be different code."""
+    tables = [View.whole(Buffer(n, "float64"), (n,)) for n in range(3, 23)]
+    indices = [View.whole(Buffer(2, "int64"), (2,)) for _ in tables]
+    out = View.whole(Buffer(2, "float64"), (2,))
+    steps = [Gather((2,), [i], t, (0,), (), out) for t, i in zip(tables, indices, strict=True)]
+    found = bounds_of(steps, {i.buffer: np.array([0, 2]) for i in indices})
+    assert [buffer for buffer, _ in found] == [i.buffer for i in indices]
 
 
 def test_an_assertion_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from synkhronos._compiling.direct.arrays import Buffer
 from synkhronos._compiling.direct.scalars import stored_type
 from synkhronos._compiling.direct.steps import Gather, Scatter, Step
 
-type Bounds = frozenset[tuple[Buffer, int]]
+type Bounds = tuple[tuple[Buffer, int], ...]
 
 
 def bounds_of(steps: Sequence[Step], values: Mapping[Buffer, np.ndarray]) -> Bounds:
@@ -23,7 +23,7 @@ def bounds_of(steps: Sequence[Step], values: Mapping[Buffer, np.ndarray]) -> Bou
     values : mapping
         Of buffers that are data.
     """
-    found = set[tuple[Buffer, int]]()
+    found: dict[tuple[Buffer, int], None] = {}  # in the order of the steps
     for step in steps:
         if not isinstance(step, Gather | Scatter):
             continue
@@ -33,8 +33,8 @@ def bounds_of(steps: Sequence[Step], values: Mapping[Buffer, np.ndarray]) -> Bou
             buffer = step.reads[number].buffer
             value = values.get(buffer, buffer.constant)
             if value is not None and value.size and 0 <= value.min() <= value.max() < length:
-                found.add((buffer, length))
-    return frozenset(found)
+                found[buffer, length] = None
+    return tuple(found)
 
 
 def write_within(module: ir.Module, name: str, buffer: Buffer, length: int) -> ir.Function:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +30,7 @@ from synkhronos._compiling.lean.c_functions import (
     Place,
 )
 from synkhronos._compiling.lean.machine_code import compiled
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 _WORD, _DOUBLE, _BYTE = ir.IntType(64), ir.DoubleType(), ir.IntType(8)
 _STACK = 1 << 18  # bytes: more memory is allocated in each call

@@ -89,7 +89,7 @@ class Loop:
     name : str
     kernel : Kernel
     flags : sequence of str
-    bounds : set
+    bounds : tuple
         Indices that are known to be within an axis.
     """
 

@@ -103,7 +103,7 @@ class Steps:
         self._views = dict(inputs)
         self._shapes, self._integers = known.shapes, known.integers
         self.steps: list[Step] = []
-        self._measured = set[Variable]()
+        self._measured: dict[Variable, None] = {}
         self._triangles: dict[Buffer, int] = {}  # upper ones with zeros beside them; their rows
         for node in nodes:
             found = self._of(node.op, node)
@@ -139,7 +139,7 @@ class Steps:
                 continue
             seen.add(v)
             if v.owner is None:
-                self._measured.add(v)
+                self._measured[v] = None
             elif not isinstance(v.owner.op, ShapeOp | Shape_i):
                 asked += v.owner.inputs
 

@@ -28,7 +28,7 @@ from synkhronos._compiling.lean.row_products import multiply_chosen_rows
 from synkhronos._compiling.lean.scans import scan_numbers
 from synkhronos._compiling.nodes import FLOATS
 from synkhronos._compiling.vectorised.ratios import put_quotients
-from synkhronos._compiling.where import Where
+from synkhronos._compiling.where import Where, register_all
 from synkhronos._libraries.library import tell, usable
 
 TAG = "synkhronos_lean"
@@ -134,10 +134,7 @@ def _is_fit(kind: type, node: Apply) -> bool:
 
 
 def register() -> None:
-    """Register the rewrites, which only modes that include their tag use.
-
-    The mode of a graph for numba may get the tag while the graph is rewritten.
-    """
+    """Register the rewrites, which only modes that include their tag use."""
     if TAG in optdb:
         return
     if usable("synkhronos._compiling.lean.exponentials"):
@@ -145,7 +142,7 @@ def register() -> None:
 
         optdb["specialize"].register(_JOINED, join_alike, TAG)
     optdb["canonicalize"].register(_LOGARITHMS, log_of_data, TAG)
-    for name, change, position in (
+    rewrites = (
         ("operations", _replace, _LAST),
         ("number_products", join_products, _BEFORE_FUNCTIONS),
         ("powers", join_powers, _BEFORE_FUNCTIONS),
@@ -157,9 +154,8 @@ def register() -> None:
         ("once", compute_once, _LAST_BEFORE_FUSION),
         ("gathers", gather_by_loops, _BEFORE_INDEXED_LOOPS),
         ("scans", scan_numbers, _BEFORE_INNER_GRAPHS),
-    ):
-        rewrite = Where(change, tag=TAG)
-        optdb.register(f"synkhronos_lean_{name}", rewrite, TAG, "numba", position=position)
+    )
+    register_all(TAG, rewrites)
     optdb.register(
         "synkhronos_lean_quotients", Where(put_quotients), "numba", position=_AFTER_FACTORS
     )

@@ -21,7 +21,7 @@ from pytensor.tensor.variable import TensorConstant, TensorVariable
 from synkhronos._compiling.vectorised.indexed import sum_outside
 from synkhronos._compiling.vectorised.op import Vectorised, has_vectorised
 from synkhronos._compiling.vectorised.table import BRANCHING, has_code
-from synkhronos._compiling.where import Where
+from synkhronos._compiling.where import register_all
 from synkhronos._libraries.library import optional_gain, usable
 from synkhronos._libraries.pytensor import PYTENSOR
 
@@ -242,18 +242,14 @@ def tags() -> tuple[str, ...]:
 
 
 def register() -> None:
-    """Register the rewrites, which only modes that include their tag use.
-
-    The mode of a graph for numba may get the tag while the graph is rewritten.
-    """
+    """Register the rewrites, which only modes that include their tag use."""
     if _TAG in optdb:
         return
-    for name, change, position in (
+    rewrites = (
         ("open", _open, _BEFORE_REPLACING),
         ("functions", _replace, _BEFORE_FUSION),
         ("elements", _straighten, _BEFORE_ELEMENTS),
         ("flat_loops", _flatten, _AFTER_FUSION),
         ("indexed", sum_outside, _BEFORE_INDEXED_LOOPS),
-    ):
-        rewrite = Where(change, tag=_TAG)
-        optdb.register(f"{_TAG}_{name}", rewrite, _TAG, "numba", position=position)
+    )
+    register_all(_TAG, rewrites)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -37,6 +36,7 @@ from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._libraries.library import NameGone, Replacing, optional_gain, replacing, usable
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
+from synkhronos._warnings import log
 from synkhronos.pymc._density.adaptation import choice_for, replaced
 from synkhronos.pymc._density.functions import compiled_as_in_groups
 from synkhronos.pymc._density.late_arviz import import_nutpie
@@ -44,8 +44,6 @@ from synkhronos.pymc._density.step_methods import ASSIGN, ModelWithGraph, StepMe
 
 if TYPE_CHECKING:
     from synkhronos._compiling.direct.flat import Flat
-
-log = logging.getLogger("synkhronos")
 
 _COMPILE = "_compile_pymc_model_numba"
 _CALLED = (

@@ -12,14 +12,13 @@ from synkhronos._compiling.lean.mode import without_c
 from synkhronos._compiling.progress import telling
 from synkhronos._compiling.traces import untraced
 from synkhronos._errors import InputError
+from synkhronos._warnings import log
 from synkhronos.pymc._density.faster import Faster, mark
 from synkhronos.pymc._density.faults import FaultError, finding_faults
 from synkhronos.pymc._kept.copies import lead_copies
 from synkhronos.pymc._reading.declared import Declared
 from synkhronos.pymc._reading.models import copied, model_of, refuse_divided
 from synkhronos.pymc._reading.reading import read
-
-log = logging.getLogger("synkhronos")
 
 
 @options_checked
@@ -108,13 +107,13 @@ def fast(
         except InputError as exc:
             if dim is not None:
                 raise
-            level = logging.WARNING if isinstance(exc, FaultError) else logging.INFO
+            is_fault = isinstance(exc, FaultError)
             reason = " ".join(str(exc).split())
+            level = logging.WARNING if is_fault else logging.INFO
             log.log(level, "the log-density stays the plain one: %s", reason)
-            if level == logging.INFO and mark(model, model.logp()):
-                lead_copies()
-        else:
-            lead_copies()
+            if is_fault or not mark(model, model.logp()):
+                return model
+        lead_copies()
     return model
 
 

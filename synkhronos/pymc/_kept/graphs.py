@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,8 +23,7 @@ from pytensor.tensor.type import TensorType
 from synkhronos._compiling.data.lifted import lifted
 from synkhronos._compiling.kept.digests import Unkeyed
 from synkhronos._compiling.kept.keys import graph_key
-
-log = logging.getLogger("synkhronos")
+from synkhronos._warnings import log
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import logging
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -23,12 +22,11 @@ from synkhronos._compiling.traces import untraced
 from synkhronos._libraries.library import Library, Replacing, optional_gain, replacing, usable
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
+from synkhronos._warnings import log
 from synkhronos.pymc._density.nutpie import compiled_soon, data_stay
 from synkhronos.pymc._density.step_methods import ModelWithGraph
 from synkhronos.pymc._kept.entry import is_fixed, packed, unpacked, with_lengths
 from synkhronos.pymc._kept.graphs import Graphs
-
-log = logging.getLogger("synkhronos")
 
 _KEYED = {"backend", "var_names", "initial_points"}  # arguments of nutpie that a key can have
 

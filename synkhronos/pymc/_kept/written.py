@@ -8,7 +8,6 @@ note is used only where this graph has all that the log-density follows from
 
 from __future__ import annotations
 
-import logging
 import sys
 from typing import Any
 
@@ -34,9 +33,8 @@ from synkhronos._compiling.kept.folder import Folder
 from synkhronos._compiling.kept.known_code import KnownCode, refuse_replaced
 from synkhronos._compiling.kept.pickles import pickled, unpickled
 from synkhronos._libraries.pymc import PYMC
+from synkhronos._warnings import log
 from synkhronos.pymc._kept.graphs import Graphs, Noted
-
-log = logging.getLogger("synkhronos")
 
 # Where PyMC looks for what it does with a class; of a CustomDist it is what the user gives
 _OF_CLASSES = ("_support_point", "_logprob", "_logcdf", "_logccdf", "_icdf")
