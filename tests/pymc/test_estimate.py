@@ -39,6 +39,14 @@ def arithmetic(r: np.random.Generator) -> None:
     pm.Normal("y", pm.Normal("mu"), observed=r.normal(size=ROWS))
 
 
+def powers(r: np.random.Generator) -> None:
+    pm.Normal("y", pm.Uniform("a") ** r.normal(size=ROWS), observed=r.normal(size=ROWS))
+
+
+def cubes(r: np.random.Generator) -> None:
+    pm.Normal("y", (pm.Uniform("a") + r.normal(size=ROWS)) ** 3, observed=r.normal(size=ROWS))
+
+
 @pytest.mark.parametrize(
     ("of", "least"),
     [
@@ -47,6 +55,8 @@ def arithmetic(r: np.random.Generator) -> None:
         (mixtures, 30.0),
         (choices, 60.0),  # softmax and its logarithm
         (arithmetic, 0.0),
+        (powers, 18.0),  # of a number for each row
+        (cubes, 0.0),  # a product
     ],
 )
 def test_operations_that_take_most_of_the_time_are_counted(

@@ -14,7 +14,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.special import LogSoftmax, LogSumExp, Softmax
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
-from synkhronos._compiling.nodes import in_batches, without_axes
+from synkhronos._compiling.nodes import computes, in_batches, without_axes
 from synkhronos._compiling.vectorised.tails import LogNdtr, Mills
 from synkhronos.pymc._reading.reading import Reading
 
@@ -59,7 +59,14 @@ def gradient_nanoseconds(node: Apply, shapes: Mapping[Variable, tuple[int, ...]]
 
 def nanoseconds(node: Apply) -> float:
     """The time that PyTensor's own code takes for one number."""
-    kind = type(node.op.scalar_op)
-    if kind is ps.Pow and isinstance(without_axes(node.inputs[1]), Constant):
+    if has_constant_power(node):
         return _ANY  # a product, after PyTensor's rewrites
-    return _NANOSECONDS.get(kind, _ANY)
+    return _NANOSECONDS.get(type(node.op.scalar_op), _ANY)
+
+
+def has_constant_power(node: Apply) -> bool:
+    """Whether a node computes powers whose exponent is one constant, for all elements."""
+    if not computes(node, ps.Pow):
+        return False
+    exponent = without_axes(node.inputs[1])
+    return isinstance(exponent, Constant) and all(exponent.type.broadcastable)

@@ -6,19 +6,22 @@ import math
 from collections.abc import Collection, Mapping
 
 import numpy as np
-from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, toposort
-from pytensor.scalar.basic import Pow
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.linalg.solvers.triangular import SolveTriangular
 from pytensor.tensor.math import Dot
 
-from synkhronos._compiling.nodes import in_batches, without_axes
+from synkhronos._compiling.nodes import in_batches
 from synkhronos._compiling.vectorised.rewrite import is_replaced, opened
 from synkhronos._warnings import log
-from synkhronos.pymc._density.estimate import gradient_nanoseconds, nanoseconds
+from synkhronos.pymc._density.estimate import (
+    gradient_nanoseconds,
+    has_constant_power,
+    nanoseconds,
+)
 from synkhronos.pymc._density.likelihood import DividedTerms, Likelihood
 from synkhronos.pymc._density.normals import with_normals
 from synkhronos.pymc._reading.reading import Reading
@@ -148,10 +151,7 @@ def _functions(part: DividedTerms, likelihood: Likelihood) -> list[Variable]:
 
 def _is_function(variable: Variable) -> bool:
     """Whether a vectorised function computes it; powers of a constant become products."""
-    if not is_replaced(variable):
-        return False
-    operation, inputs = variable.owner.op.scalar_op, variable.owner.inputs
-    return not (isinstance(operation, Pow) and isinstance(without_axes(inputs[1]), Constant))
+    return is_replaced(variable) and not has_constant_power(variable.owner)
 
 
 def _elements(variable: Variable, rows: int, width: int) -> int:
