@@ -30,6 +30,10 @@ from synkhronos._compiling.lean.c_functions import (
 )
 from synkhronos._compiling.lean.quadratics import SquaresOfRows, packed
 
+ENDS = np.array(
+    [1.0, -1.0, 1.0 + 2**-52, -1.0 - 2**-52, 1.0 - 2**-53, 2.0**28, -(2.0**30), 0.7, 9.0, 0.0]
+)
+SIGNED = np.array([0.0, -0.0, np.inf, -np.inf, 5e-324, -5e-324, 1e-200, 1.0, -1.0, np.nan])
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 1e308, -1e308, 5e-324, 710.0, -746.0, 0.5, -0.5])
 
 
@@ -86,6 +90,38 @@ def test_operations_on_numbers(name: str) -> None:
         Made(lambda x: [ELEMENTWISE[name](x)]).check(NUMBERS)
         return
     Made(lambda x: [ELEMENTWISE[name](x)]).check(NUMBERS, SPECIAL)
+
+
+INVERSES: dict[str, Callable[[Any], Any]] = {
+    "tan": pt.tan,
+    "arcsin": pt.arcsin,
+    "arccos": pt.arccos,
+    "arcsinh": pt.arcsinh,
+    "arccosh": pt.arccosh,
+    "arctanh": pt.arctanh,
+}
+
+
+@pytest.mark.parametrize("name", INVERSES)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_inverse_functions(name: str) -> None:
+    near = NUMBERS / 41.0
+    made = Made(lambda x: [INVERSES[name](x), 1.0 / INVERSES[name](x)])
+    made.check(near, NUMBERS, ENDS, SIGNED, SPECIAL)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_angle_of_two_numbers() -> None:
+    made = Made(lambda x: [pt.arctan2(x, pt.roll(x, shift)) for shift in range(N)])
+    made.check(NUMBERS, ENDS, SIGNED, SPECIAL)
+
+
+@pytest.mark.parametrize("name", ["tan", "arcsin", "arccos", "arcsinh", "arctanh"])
+def test_inverse_functions_of_short_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(functions._CLOSE, "float64", 1e-6)  # of results that are cast
+    found = Made(lambda x: [INVERSES[name](x.astype("float32"))]).at(NUMBERS / 41.0)[1]
+    expected = getattr(np, name)(np.float32(NUMBERS / 41.0).astype(np.float64))
+    np.testing.assert_allclose(found, expected, rtol=5e-7)
 
 
 A = np.arange(60.0).reshape(3, 4, 5) % 7 - 2.5

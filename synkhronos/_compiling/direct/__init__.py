@@ -8,6 +8,7 @@ Each room imports only itself and the rooms before it.
 
 ==============  ==================================================================================
 ``unfit``       the error of graphs that are left to numba
+``inverses``    inverse functions of angles and of hyperbolas
 ``scalars``     the instructions of operations on numbers
 ``arrays``      places in memory, and views of them
 ``flat``        a graph without graphs inside, and its values at a point

@@ -14,6 +14,7 @@ from llvmlite import ir
 from pytensor.graph.basic import Constant, Variable
 from pytensor.scalar.basic import Composite
 
+from synkhronos._compiling.direct import inverses
 from synkhronos._compiling.direct.unfit import UnfitError
 from synkhronos._compiling.vectorised import table
 from synkhronos._compiling.vectorised.op import Vectorised
@@ -258,6 +259,15 @@ def _intrinsic(name: str) -> Write:
     return write
 
 
+def _by(function: Callable[..., Real]) -> Write:
+    def write(s: Scalars, op: Any, given: Sequence[Number], dtype: str) -> Number:
+        if not is_real(dtype):
+            raise UnfitError(f"{op} of {dtype}")
+        return Number(function(*[Real(s._b, s.cast(v, dtype).value) for v in given]).value, dtype)
+
+    return write
+
+
 def _magnitude(s: Scalars, op: Any, given: Sequence[Number], dtype: str) -> Number:
     [number] = given
     if is_real(dtype):
@@ -334,6 +344,13 @@ _WRITTEN: dict[type, Write] = {
     ps.Ceil: _intrinsic("llvm.ceil"),
     ps.Trunc: _intrinsic("llvm.trunc"),
     ps.RoundHalfToEven: _intrinsic("llvm.rint"),
+    ps.Tan: _by(inverses.tan),
+    ps.ArcSin: _by(inverses.arcsin),
+    ps.ArcCos: _by(inverses.arccos),
+    ps.ArcTan2: _by(inverses.arctan2),
+    ps.ArcSinh: _by(inverses.arcsinh),
+    ps.ArcCosh: _by(inverses.arccosh),
+    ps.ArcTanh: _by(inverses.arctanh),
     ps.Abs: _magnitude,
     ps.Sign: _sign,
     ps.LT: _comparison("<"),
