@@ -257,6 +257,19 @@ def test_what_is_computed_of_data_alone_is_computed_once() -> None:
     )
 
 
+def test_lengths_that_the_user_asks_of_data_are_still_asked() -> None:
+    n, y = pt.lscalar("n"), rows(200)
+    [found] = lifted([(pt.specify_shape(pt.constant(y), (n,)) * A).sum()])
+    data = [v for v in graph_inputs([found]) if isinstance(v, Data)]
+    graph = FunctionGraph([A, n, *data], [found], clone=False)
+    compute_once(graph)
+    made = Computed(graph.inputs, graph.outputs)
+    values = values_of(data)
+    assert np.isclose(made(POINT[A], np.array(200), *values)[0], y.sum() * POINT[A])
+    with pytest.raises(AssertionError, match="SpecifyShape"):
+        made(POINT[A], np.array(201), *values)
+
+
 MOST = {"bool": 2, "float32": 3, "float64": 3}
 MOST |= {k: np.iinfo(k).max for k in ("int8", "int16", "int32", "int64", "uint8", "uint16")}
 GROUPED: dict[str, Callable[[Any, Any, Any], Any]] = {

@@ -356,6 +356,39 @@ def test_an_index_out_of_bounds_is_an_error_and_reads_nothing() -> None:
     np.testing.assert_array_equal(found[:3], NUMBERS[[N - 1, 0, 4]])
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x, i: [x[i]],
+        lambda x, i: [pt.inc_subtensor(x[i], 1.0)],
+        lambda x, i: [pt.outer(x, x)[:, i - 2 + 2]],
+    ],
+)
+@pytest.mark.parametrize("wrong", [N, -N - 1])
+def test_an_index_of_the_first_data_that_is_out_of_bounds_names_its_row(
+    build: Callable[..., Any], wrong: int
+) -> None:
+    made = Made(build, np.array([0, -1, 2]))
+    data = [np.array([0, -1, wrong])]
+    with pytest.raises(IndexError, match=f"index {wrong} of row 2 is out of bounds for {N}"):
+        c_function(made.flat, data, made.places, [N, made.total])
+
+
+def test_an_index_that_depends_on_the_point_is_left_to_numba() -> None:
+    with pytest.raises(UnfitError, match="evaluated"):
+        c_function(
+            Flat.of(
+                FunctionGraph(
+                    [x := pt.vector("x", shape=(N,))],
+                    [pt.constant(1.0), x[pt.floor(x).astype("int64") + N]],
+                )
+            ),
+            [],
+            [],
+            [N, N],
+        )
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "uint32"])
 def test_data_with_an_index_below_0_are_refused_if_the_first_had_none(dtype: str) -> None:
     """As are indices beyond an axis; nothing is read, or written, there."""

@@ -44,6 +44,15 @@ def sample(model: pm.Model, **kwargs: Any) -> Any:
         )
 
 
+def test_an_index_of_few_rows_that_is_out_of_bounds_names_its_row() -> None:
+    """Machine code of numba would read memory that is no element of the table."""
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("a", shape=5)[np.array([0, 1, 7])], observed=np.zeros(3))
+    given = {"draws": 1, "tune": 1, "chains": 1, "cores": 1, "progressbar": False}
+    with model, pytest.raises(IndexError, match="index 7 of row 2 is out of bounds for 5 "):
+        synk.pymc.sample(nuts_sampler="nutpie", random_seed=1, **given)
+
+
 def test_an_error_in_a_worker_is_raised_and_the_next_evaluation_works() -> None:
     model = model_of()
     with synk.Group(2) as group, synk.pymc.parallel(model):

@@ -57,7 +57,7 @@ def compute_once(fgraph: FunctionGraph) -> None:
         return
     known, filled = set[Variable](data), set[Variable]()
     for node in fgraph.toposort():
-        if isinstance(node.op, SpecifyShape) and node.inputs[0] in data:
+        if isinstance(node.op, SpecifyShape) and node.inputs[0] in data and _is_own(node, known):
             fgraph.replace(node.outputs[0], node.inputs[0], reason=_REASON)
         elif known.isdisjoint(node.inputs):
             if isinstance(node.op, Alloc) and _of_constants(node):
@@ -71,6 +71,11 @@ def compute_once(fgraph: FunctionGraph) -> None:
         made = Once(data, found).make_node(*data).outputs
         pairs = list(zip(found, made, strict=True))
         fgraph.replace_all(pairs, reason=_REASON, import_missing=True)
+
+
+def _is_own(node: Apply, known: set[Variable]) -> bool:
+    """Whether the lengths are those that data are made with; data need not have the user's."""
+    return all(v in known or isinstance(v, Constant) for v in node.inputs[1:])
 
 
 def _of_constants(node: Apply) -> bool:

@@ -14,8 +14,11 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.scalar import basic as ps
 from pytensor.scalar.basic import Composite
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 
+from synkhronos._compiling.direct.unfit import OutsideError
 from synkhronos._compiling.lean.covariances import CovarianceGradient
+from synkhronos._compiling.lean.op import Lean
 from synkhronos._compiling.python_mode import OF_ARRAYS
 from synkhronos._compiling.vectorised.op import Vectorised
 
@@ -47,6 +50,8 @@ class Flat:
 
         Raises
         ------
+        OutsideError
+            An index that does not depend on the point is beyond an axis.
         Exception
             The graph is not for these values: some do not have the types of their variables, or an
             operation refuses them.
@@ -59,8 +64,13 @@ class Flat:
         integers = {v: int(value) for v, value in found.items() if _is_integer(value)}
         last = {v: node for node in self.nodes for v in node.inputs}
         kept = {*self.inputs, *self.outputs}
+        of_data = set(self.inputs[1:])
         for node in self.nodes:
             values = [v.data if isinstance(v, Constant) else found[v] for v in node.inputs]
+            fixed = [isinstance(v, Constant) or v in of_data for v in node.inputs]
+            if all(fixed):
+                of_data.update(node.outputs)
+            _refuse_outside(node, values, fixed)
             for v, value in zip(node.outputs, _results(node, values), strict=True):
                 shapes[v] = _shape_of(v, value)
                 if _is_integer(value):
@@ -138,6 +148,30 @@ def _results(node: Apply, values: Sequence[Any]) -> list[Any]:
     cells: list[list[Any]] = [[None] for _ in node.outputs]
     node.op.perform(node, values, cells)
     return [cell[0] for cell in cells]
+
+
+def _refuse_outside(node: Apply, values: Sequence[Any], fixed: Sequence[bool]) -> None:
+    """Raise where an index array is beyond an axis of what it chooses from, if it is fixed.
+
+    Raises
+    ------
+    OutsideError
+    """
+    op = node.op.op if isinstance(node.op, Lean) else node.op
+    if not isinstance(op, AdvancedSubtensor | AdvancedIncSubtensor):
+        return
+    first = 1 if isinstance(op, AdvancedSubtensor) else 2  # an array, and what is put into it
+    for length, place in zip(np.shape(values[0]), op.idx_list, strict=False):
+        if isinstance(place, slice):
+            continue
+        index = np.asarray(values[first + place])
+        if index.dtype == bool:  # it takes as many axes as it has
+            return
+        outside = np.argwhere((index < -length) | (index >= length))
+        if len(outside) and fixed[first + place]:
+            at = tuple(map(int, outside[0]))
+            row = f" of row {at[0]}" if at else ""
+            raise OutsideError(f"index {index[at]}{row} is out of bounds for {length} elements")
 
 
 def _refuse_repeated(node: Apply, values: Sequence[Any]) -> None:

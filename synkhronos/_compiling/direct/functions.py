@@ -19,7 +19,7 @@ from synkhronos._compiling.direct.kernels import kernels
 from synkhronos._compiling.direct.loops import Loop
 from synkhronos._compiling.direct.operations import Steps
 from synkhronos._compiling.direct.scalars import FLAGS, stored_type
-from synkhronos._compiling.direct.unfit import UnfitError
+from synkhronos._compiling.direct.unfit import OutsideError, UnfitError
 from synkhronos._compiling.kept.machine_code import ANOTHER_LENGTH, CFunction
 from synkhronos._compiling.lean.c_functions import (
     FAILED,
@@ -65,6 +65,8 @@ def c_function(
     ------
     UnfitError
         The graph has something that has no code here, or the function computes something else.
+    OutsideError
+        An index that does not depend on the point is beyond an axis.
     """
     if sum(d.size for d in data) > _MOST_NUMBERS:
         raise UnfitError("its data are large")
@@ -75,6 +77,8 @@ def c_function(
     arrays = [point, *data]
     try:
         known = flat.evaluated(arrays)
+    except OutsideError:
+        raise
     except Exception as exc:  # PyTensor's code in Python is another one than numba's
         raise UnfitError(f"it cannot be evaluated: {exc}") from exc
     given = [

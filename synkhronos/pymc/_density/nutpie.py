@@ -27,7 +27,7 @@ from pytensor.graph.basic import Variable
 from synkhronos._compiling.data.aligned import aligned_copy
 from synkhronos._compiling.data.lifted import Data, lifted
 from synkhronos._compiling.data.once import values_of
-from synkhronos._compiling.direct.unfit import UnfitError
+from synkhronos._compiling.direct.unfit import OutsideError, UnfitError
 from synkhronos._compiling.kept.machine_code import CFunction
 from synkhronos._compiling.lean.closed import ClosedLinker
 from synkhronos._compiling.lean.mode import with_lean
@@ -300,6 +300,8 @@ def code_for(
     Raises
     ------
     UnfitError
+    IndexError
+        An index that is data chooses no element.
     """
     functions: Any = importlib.import_module("synkhronos._compiling.direct.functions")
     values, places = [data[key] for key in keys], places_of(keys, data, record)
@@ -307,6 +309,8 @@ def code_for(
         found: CFunction = functions.c_function(graph, values, places, numbers)
     except (UnfitError, NameGone):
         raise
+    except OutsideError as exc:
+        raise IndexError(str(exc)) from exc
     except Exception as exc:  # a fault there is no reason for a model not to be sampled
         log.warning("code of a log-density cannot be written, numba compiles it: %r", exc)
         raise UnfitError(str(exc)) from exc

@@ -98,6 +98,8 @@ def with_lengths(entry: bytes, graphs: Graphs) -> tuple[Any, bytes | None]:
     ------
     UnfitError
         There is no such code, such as for no rows.
+    IndexError
+        An index that is data chooses no element.
     Unkeyed
         Its code is for data of all lengths.
     """
