@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
 import itertools
 import os
 import re
@@ -146,8 +145,10 @@ class Library:
         return owner, last
 
     def _gone(self, place: str) -> NameGone:
+        from importlib.metadata import version  # it takes 40 ms, as email does, which it imports
+
         return NameGone(
-            f"{self.lost[place]}: {self.package} {importlib.metadata.version(self.package)} has no "
+            f"{self.lost[place]}: {self.package} {version(self.package)} has no "
             f"{place.replace(':', '.')}. Install a version of {self.package} that was tried "
             f"({self.tried}), or a later one of synkhronos"
         )

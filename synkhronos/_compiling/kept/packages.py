@@ -14,7 +14,6 @@ import re
 import sys
 import types
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
 from synkhronos._compiling.kept.digests import Unkeyed, digested
@@ -35,6 +34,8 @@ def version(name: str) -> str | None:
     """
     found = _installed().get(name.replace("-", "_"), (None, ""))[0]
     if found == "":
+        from importlib.metadata import PackageNotFoundError, distribution  # it takes 40 ms
+
         with contextlib.suppress(PackageNotFoundError):  # such as a link to a folder that is gone
             return distribution(name).version
         return None
