@@ -26,6 +26,7 @@ from pytensor.link.numba.linker import NumbaLinker
 import synkhronos as synk
 from synkhronos import _libraries
 from synkhronos._backends import jax as jax_backend
+from synkhronos._compiling import where
 from synkhronos._compiling.compile_cache import uncacheable
 from synkhronos._compiling.kept import contents
 from synkhronos._compiling.kept.digests import Unkeyed
@@ -261,7 +262,8 @@ def test_exponentials_that_pytensor_joins(monkeypatch: pytest.MonkeyPatch) -> No
     database = SequenceDB()
     for name in ("canonicalize", "specialize"):
         database.register(name, EquilibriumDB())
-    monkeypatch.setattr(rewrite, "optdb", database)
+    for module in (rewrite, where):
+        monkeypatch.setattr(module, "optdb", database)
     with pytest.warns(synk.VersionWarning, match="more exponentials"):
         rewrite.register()
     assert "synkhronos_lean_operations" in database
