@@ -8,6 +8,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from modes import FAST
 from pytensor.scan.op import Scan
 from pytensor.scan.utils import until
 from rewritten import compiled, in_python, rewritten
@@ -44,7 +45,7 @@ def kinds(function: Any) -> set[type]:
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_values_and_slopes(made: Any, graph: Any) -> None:
     inputs, outputs = list(VALUES), with_slopes(graph)
-    plain = pytensor.function(inputs, outputs, mode="FAST_COMPILE", on_unused_input="ignore")
+    plain = pytensor.function(inputs, outputs, mode=FAST, on_unused_input="ignore")
     found = made(inputs, outputs)
     assert kinds(found) == {NumberScan}
     for wanted, value in zip(plain(*VALUES.values()), found(*VALUES.values()), strict=True):
@@ -58,7 +59,7 @@ def test_values_and_slopes(made: Any, graph: Any) -> None:
 def test_second_derivatives(made: Any, graph: Any) -> None:
     inputs, slopes = list(VALUES), with_slopes(graph)[2:]
     along = pt.grad(slopes[0] + slopes[1].sum(), [X, V, M], disconnected_inputs="ignore")
-    plain = pytensor.function(inputs, along, mode="FAST_COMPILE", on_unused_input="ignore")
+    plain = pytensor.function(inputs, along, mode=FAST, on_unused_input="ignore")
     found = made(inputs, along)
     assert NumberScan in kinds(found)
     for wanted, value in zip(plain(*VALUES.values()), found(*VALUES.values()), strict=True):
@@ -79,7 +80,7 @@ def test_machine_code() -> None:
     found = compiled(list(VALUES), outputs)
     assert kinds(found) == {NumberScan}
     values = [v.copy() for v in VALUES.values()]
-    plain = pytensor.function(list(VALUES), outputs, mode="FAST_COMPILE", on_unused_input="ignore")
+    plain = pytensor.function(list(VALUES), outputs, mode=FAST, on_unused_input="ignore")
     for wanted, value in zip(plain(*values), found(*values), strict=True):
         np.testing.assert_allclose(value, wanted, rtol=1e-10, atol=1e-12)
     for given, value in zip(VALUES.values(), values, strict=True):
@@ -124,9 +125,7 @@ def test_an_index_that_is_out_of_bounds(made: Any, graph: Any, length: int) -> N
     for wrong in (length, -length - 1):
         with pytest.raises(IndexError, match="a step of a scan reads or writes"):
             found(*given, np.array([0, wrong]))
-    plain = pytensor.function(
-        [V, X, index], graph(index), mode="FAST_COMPILE", on_unused_input="ignore"
-    )
+    plain = pytensor.function([V, X, index], graph(index), mode=FAST, on_unused_input="ignore")
     ends = np.array([0, length - 1, -length])
     np.testing.assert_allclose(found(*given, ends), plain(*given, ends))
 

@@ -19,6 +19,7 @@ from synkhronos._compiling.vectorised.real import DOUBLE, SINGLE
 pytestmark = pytest.mark.together  # each loop is compiled once
 FORMATS = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["float64", "float32"])
 NAMES = pytest.mark.parametrize("name", CASES)
+ONE_LOOP = pytest.mark.together("loop")  # numba compiles it once for all tests of a function
 ALL_NAMES = pytest.mark.parametrize("name", [*CASES, "power"])
 
 INF, NAN = np.inf, np.nan
@@ -65,12 +66,13 @@ def test_the_script_makes_the_coefficients() -> None:
     assert script["made"]() == COEFFICIENTS
 
 
+@ONE_LOOP
 @NAMES
 @FORMATS
 @pytest.mark.each_choice
 def test_errors_are_within_units_in_the_last_place(name: str, dtype: Any) -> None:
     """Over all magnitudes, and a sample of where the code changes."""
-    x = swept(name, dtype, 15, 40)[::4]
+    x = swept(name, dtype, 15, 40)[::4].copy()  # numba compiles once more for rows with gaps
     found = errors(name, results(name, x), x)
     excess = found - allowed(name, x)
     assert (excess <= 0).all(), (x[excess.argmax()], found[excess.argmax()])
@@ -96,6 +98,7 @@ def test_the_page_keeps_its_promise() -> None:
         assert all(float(error) <= most for error in errors_shown), label
 
 
+@ONE_LOOP
 @NAMES
 @FORMATS
 @pytest.mark.each_choice
@@ -134,6 +137,7 @@ def test_logarithms_of_powers_of_the_base() -> None:
     np.testing.assert_array_equal(results("log10", 10.0 ** np.arange(20)), np.arange(20))
 
 
+@ONE_LOOP
 @pytest.mark.parametrize(
     "name", ["exp", "log", "sigmoid", "tanh", "erf", "erfinv", "log_ndtr", "digamma", "atan"]
 )
@@ -143,6 +147,7 @@ def test_no_step_backwards(name: str) -> None:
     assert (np.diff(results(name, x)) >= 0).all()
 
 
+@ONE_LOOP
 @NAMES
 @FORMATS
 @pytest.mark.each_choice

@@ -32,7 +32,7 @@ def run(*command, **flags):
 
 
 @pytest.mark.each_choice
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [*thorough(1, 2), 3])  # of two members: the test below
 @pytest.mark.parametrize("number", [*thorough(1, 2, 3), 4, *thorough(5)])
 def test_demo(number, size):
     done = run(DEMOS / f"demo_{number}.py", size)
