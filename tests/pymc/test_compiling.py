@@ -13,7 +13,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytest
-from comparing import check_equal, evaluated, points
+from comparing import check_equal, evaluated, plainly, points
 from modes import FAST
 
 import synkhronos as synk
@@ -66,7 +66,7 @@ def test_both_compile_at_the_same_time(monkeypatch: pytest.MonkeyPatch, flags: m
     monkeypatch.setattr(_parallel.Parallel, "_compile_gradient", work)
     model = model_of()
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.Group(2, start="fork"), synk.pymc.parallel(model, mode=FAST):
         assert flags[1] == 1
         check_equal(plain, evaluated(model, at))

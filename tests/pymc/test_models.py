@@ -8,7 +8,7 @@ from typing import Any
 
 import pymc as pm
 import pytest
-from comparing import check_equal, check_not_worse, evaluated, far_points, points
+from comparing import check_equal, check_not_worse, evaluated, far_points, plainly, points
 from zoo import KINDS
 
 import synkhronos as synk
@@ -101,6 +101,6 @@ def test_fewer_rows_than_members() -> None:
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mu"), 1, observed=[0.5, -1.0])
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.pymc.parallel(model, members=3):
         check_equal(plain, evaluated(model, at))

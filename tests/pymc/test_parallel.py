@@ -16,7 +16,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from comparing import IN_PYTHON, check_equal, evaluated, points
+from comparing import IN_PYTHON, check_equal, evaluated, plainly, points
 from selection import thorough
 from user_scripts import run_script
 
@@ -280,7 +280,7 @@ def test_a_model_without_checks(group2: synk.Group) -> None:
     with pm.Model(check_bounds=False) as model:
         pm.Normal("y", pm.Normal("mu"), pm.HalfNormal("sigma"), observed=np.arange(9.0))
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.pymc.parallel(model):
         check_equal(plain, evaluated(model, at))
 
@@ -319,7 +319,7 @@ def test_what_is_left_alone_stays_serial(group2: synk.Group) -> None:
         pm.Normal("z", mu, 1, observed=r.normal(size=4), dims="site")
         pm.Potential("p", -pt.sum(mu**2))
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.pymc.parallel(model, "obs") as parallel:
         assert parallel.names == ["y"]
         check_equal(plain, evaluated(model, at))
@@ -404,7 +404,7 @@ def test_a_frozen_model_keeps_no_function_of_another_log_density(group2: synk.Gr
 
     model = freeze_model(regression())
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.pymc.parallel(model) as parallel:
         rounds = count_rounds(parallel)
         check_equal(plain, evaluated(model, at))
@@ -554,7 +554,7 @@ def test_data_with_rows_on_another_axis(group2: synk.Group) -> None:
         y = r.normal(size=(3, 25))
         pm.Normal("y", mean, 1, observed=y, dims=("k", "obs"))
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.pymc.parallel(model, "obs"):
         check_equal(plain, evaluated(model, at))
 
@@ -565,7 +565,7 @@ def test_parameters_of_each_row_that_are_added(group2: synk.Group) -> None:
         first, second = pm.Normal("first", shape=9), pm.Normal("second", shape=9)
         pm.Normal("y", first + second + first[::-1], 1, observed=np.arange(9.0))
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.pymc.parallel(model):
         check_equal(plain, evaluated(model, at))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from comparing import check_equal, evaluated, points
+from comparing import check_equal, evaluated, plainly, points
 from pytensor.graph.traversal import ancestors
 from selection import thorough
 
@@ -78,7 +78,7 @@ def test_a_variable_that_is_needed_whole_and_by_rows() -> None:
         group = draw.integers(0, 20, 20)
         pm.Normal("y", effect + effect[group], 1, observed=draw.normal(size=20))
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.pymc.parallel(model, members=3) as parallel:
         likelihood = parallel._evaluator.likelihood  # type: ignore[union-attr]
         assert likelihood.size == 20
@@ -102,7 +102,7 @@ def mean_of_outer_product() -> pm.Model:
 def test_what_members_need_whole_is_computed_from_what_has_rows() -> None:
     model = mean_of_outer_product()
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.pymc.parallel(model, members=3) as parallel:
         likelihood = parallel._evaluator.likelihood  # type: ignore[union-attr]
         assert (likelihood.size, len(likelihood.places)) == (7, 1)
@@ -202,6 +202,6 @@ def test_names_that_are_also_those_of_dtypes(name: str) -> None:
         half, scale = pm.Normal("half", shape=20), pm.HalfNormal("int")
         pm.Normal(name, half * x, scale, observed=pm.Data("short", draw.normal(size=20)))
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.pymc.parallel(model, members=2):
         check_equal(plain, evaluated(model, at))

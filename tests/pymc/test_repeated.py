@@ -19,6 +19,7 @@ from comparing import (
     evaluated,
     far_points,
     function,
+    plainly,
     points,
 )
 from exact import roundings, truth
@@ -300,7 +301,7 @@ def no_command(*given: object) -> None:
 def test_few_rows_that_are_left_need_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("logit")
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.pymc.parallel(model, members=2) as divided:
         assert divided.group is not None
         logp, slope = model.compile_logp(), model.compile_dlogp()

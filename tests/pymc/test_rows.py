@@ -10,7 +10,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from comparing import check_equal, evaluated, points
+from comparing import check_equal, evaluated, plainly, points
 from pytensor.gradient import grad_not_implemented
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
@@ -52,7 +52,7 @@ def model_of(kind: str) -> pm.Model:
 def test_categories_of_rows_with_one_vector_of_probabilities(kind: str, members: int) -> None:
     model = model_of(kind)
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.pymc.parallel(model, members=members) as parallel:
         assert parallel.names == ["y"]
         check_equal(plain, evaluated(model, at))
@@ -77,7 +77,7 @@ def test_one_column_of_features() -> None:
         mu = (x @ pm.Normal("b", shape=1))[:, None] * np.array([1.0, 2.0])
         pm.Normal("y", mu, 1, observed=rng.normal(size=(ROWS, 2)))
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.pymc.parallel(model, members=2):
         check_equal(plain, evaluated(model, at))
 
@@ -206,7 +206,7 @@ def test_an_operation_of_which_only_its_author_knows_that_it_keeps_rows_apart(
 ) -> None:
     model = black_box()
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.Group(3):
         with pytest.raises(synk.InputError, match=r"Squares.*may mix rows.*row_wise=\[Squares\]"):
             synk.pymc.parallel(model)
@@ -221,7 +221,7 @@ def test_a_potential_is_declared() -> None:
         y = np.random.default_rng(3).normal(size=ROWS)
         pm.Potential("p", Squares()(pt.as_tensor(y), pm.Normal("mean")).sum())
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.Group(2):
         with pytest.raises(synk.InputError, match=r'Potential p .* declare it: row_wise=\["p"\]'):
             synk.pymc.parallel(model)
@@ -278,7 +278,7 @@ def looped(logp: Callable[[Any, Any], Any], data: bool = False) -> pm.Model:
 def test_a_loop_whose_steps_are_rows_of_data(logp: Any, members: int) -> None:
     model = looped(logp)
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.pymc.parallel(model, members=members) as parallel:
         assert parallel.names == ["y"]
         check_equal(plain, evaluated(model, at))
@@ -336,6 +336,6 @@ def test_an_operation_that_takes_no_parts_is_not_row_wise() -> None:
 def test_a_declared_log_density_may_reorder_its_data() -> None:
     model = looped(lambda y, mean: Squares()(y, mean) * y[::-1] ** 2)
     at = points(model, 2)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.pymc.parallel(model, members=2, row_wise=["y"]):
         check_equal(plain, evaluated(model, at))

@@ -12,7 +12,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from comparing import IN_PYTHON, check_equal, evaluated, points
+from comparing import IN_PYTHON, check_equal, evaluated, plainly, points
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.raise_op import Assert
@@ -33,11 +33,11 @@ X, Y, W = R.normal(size=(N, 2)), R.normal(size=N), R.uniform(0.5, 1.5, N)
 def check_divided(model: pm.Model, names: list[str], members: int = 2, dim: str = "") -> None:
     """Divided are these variables, and value and gradient are the plain model's."""
     at = points(model, 3)
-    plain = evaluated(model, at)
+    plain = plainly(model, at)
     with synk.pymc.parallel(model, dim or None, members=members) as parallel:
         assert parallel.names == names
         check_equal(plain, evaluated(model, at))
-    check_equal(plain, evaluated(model, at))
+    check_equal(plain, plainly(model, at))
 
 
 def refusal(model: pm.Model, dim: str | None = None) -> str:
