@@ -119,7 +119,7 @@ def test_lengths_of_other_axes_follow_the_data(spread: Callable[..., Any]) -> No
         with model:
             pm.set_data({"x": np.arange(6.0 * ROWS).reshape(ROWS, 6), "k": np.zeros(3)})
         divided = evaluated(model, at)
-    check_equal(evaluated(model, at), divided)
+    check_equal(plainly(model, at), divided)
 
 
 def _first_of_parameters(draw: Any) -> Any:
@@ -152,7 +152,7 @@ def test_a_number_that_the_user_wrote_stays_where_data_get_longer(rows: Any) -> 
     for each in (model, copy):
         pm.set_data({"x": np.arange(4.0 * ROWS).reshape(2 * ROWS, 2)}, each)
     at = points(model, 1)
-    check_equal(evaluated(model, at), evaluated(copy, at))
+    check_equal(plainly(model, at), evaluated(copy, at))
 
 
 def test_an_index_that_only_happens_to_have_length_1() -> None:
@@ -167,7 +167,7 @@ def test_an_index_that_only_happens_to_have_length_1() -> None:
     with synk.pymc.parallel(model, members=2), model:
         pm.set_data(many)
         divided = evaluated(model, at)
-    check_equal(evaluated(model, at), divided)
+    check_equal(plainly(model, at), divided)
 
 
 class Squares(Op):
