@@ -86,12 +86,14 @@ def c_function(
         for at, d in enumerate(arrays)
     ]
     steps = Steps(dict(zip(flat.inputs, given, strict=True)), known, flat.nodes)
-    wanted = []
+    wanted: list[View] = []
     for v in flat.outputs:
         found = steps.of(v)
-        out = View.whole(Buffer(math.prod(found.shape), "float64", argument=-1), found.shape)
-        steps.copied(found, out)
-        wanted.append(out)
+        if not _is_own(found) or any(found.buffer is out.buffer for out in wanted):
+            out = View.whole(Buffer(math.prod(found.shape), "float64"), found.shape)
+            steps.copied(found, out)
+            found = out
+        wanted.append(found)
     if wanted[-1].shape != (lengths[-1],):
         raise UnfitError(f"it has the shape {wanted[-1].shape}, and not {lengths[-1]} numbers")
     measured = {view.buffer: arrays[given.index(view)] for view in steps.measured}
@@ -101,6 +103,16 @@ def c_function(
     made = _Function(steps, given, places, lengths, wanted, measured, values).made()
     _compare(made, arrays, places, lengths, known.outputs)
     return replace(made, fixed=True)
+
+
+def _is_own(view: View) -> bool:
+    """Whether these are all numbers of a memory that can be that of a result.
+
+    A copy would wait for numbers that have been written one by one, to read several at once.
+    """
+    buffer = view.buffer
+    own = buffer.argument is None and buffer.constant is None and view.dtype == "float64"
+    return own and view == View.whole(buffer, view.shape)
 
 
 def _compare(
