@@ -35,5 +35,5 @@ def start() -> int:
 
 
 def _fields(process: str) -> list[str]:
-    with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
+    with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()

@@ -238,10 +238,13 @@ def refuse_replaced(classes: Iterable[type], modules: Iterable[types.ModuleType]
         own = vars(sys.modules[name])
         for value in list(vars(each).values()):
             kind = type(value)
-            if kind not in _FUNCTIONS:
+            if kind is types.FunctionType:
+                is_own = value.__globals__ is own
+            elif kind in _FUNCTIONS:
+                function = getattr(value, "__func__", None)
+                is_own = getattr(function, "__globals__", None) is own
+            else:
                 continue
-            function = value if kind is types.FunctionType else getattr(value, "__func__", None)
-            is_own = getattr(function, "__globals__", None) is own
             if not is_own and not _is_known(value, seen):
                 raise Unkeyed(f"{value} of others is in {each}")
 

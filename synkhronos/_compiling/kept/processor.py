@@ -34,7 +34,7 @@ def _told_by_linux() -> tuple[str, ...]:
     an emulator leaves out.
     """
     try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             lines = list(itertools.takewhile(str.strip, file))
     except OSError:
         return ()
