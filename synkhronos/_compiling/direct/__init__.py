@@ -6,19 +6,24 @@ elements share a loop. A graph with an operation that has no code here is left t
 
 Each room imports only itself and the rooms before it.
 
-==============  ==================================================================================
-``unfit``       the error of graphs that are left to numba
-``inverses``    inverse functions of angles and of hyperbolas
-``scalars``     the instructions of operations on numbers
-``arrays``      places in memory, and views of them
-``flat``        a graph without graphs inside, and its values at a point
-``matrices``    operations on matrices, as loops and by BLAS
-``scans``       loops over time whose steps compute numbers
-``steps``       what is computed for the elements of an array
-``operations``  the steps of PyTensor's operations
-``bounds``      indices that are known to be within an axis
-``kernels``     which steps share a loop
-``loops``       the loop of a kernel
-``functions``   C functions of value and gradient, and of all variables
-==============  ==================================================================================
+===============  =================================================================================
+``unfit``        the error of graphs that are left to numba
+``inverses``     inverse functions of angles and of hyperbolas
+``scalars``      the instructions of operations on numbers
+``arrays``       places in memory, and views of them
+``flat``         a graph without graphs inside, and its values at a point
+``matrices``     operations on matrices, as loops and by BLAS
+``steps``        what is computed for the elements of an array
+``program``      steps in an order
+``products``     products by loops or by BLAS
+``factors``      factors of matrices, and solutions by triangles
+``regressions``  sums of squares of a regression
+``indices``      indices that are arrays
+``scans``        loops over time whose steps compute numbers
+``operations``   the steps of PyTensor's operations
+``bounds``       indices that are known to be within an axis
+``kernels``      which steps share a loop
+``loops``        the loop of a kernel
+``functions``    C functions of value and gradient, and of all variables
+===============  =================================================================================
 """

@@ -12,6 +12,8 @@ from synkhronos._compiling.direct.unfit import UnfitError
 
 type Shape = tuple[int, ...]
 
+_LARGE = 1 << 16  # elements of a constant
+
 
 @dataclass(eq=False)
 class Buffer:
@@ -67,6 +69,16 @@ class View:
         strides = tuple(0 if a == "x" else self.strides[int(a)] for a in order)
         return replace(self, shape=shape, strides=strides)
 
+    @property
+    def transposed(self) -> View:
+        """The view with its last axes exchanged."""
+        last = len(self.shape) - 1
+        return self.moved([*range(last - 1), last, last - 1])
+
+    def first(self, length: int) -> View:
+        """The first elements along the last axis."""
+        return self.part([*[slice(None)] * (len(self.shape) - 1), slice(length)])
+
     def part(self, index: Sequence[int | slice]) -> View:
         """The elements that integers and slices name; an index of the first axes."""
         shape, strides, offset = [], [], self.offset
@@ -105,3 +117,27 @@ class View:
 def contiguous(shape: Shape) -> Shape:
     """The strides of an array in C order."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def new_array(shape: Shape, dtype: str) -> View:
+    """An array in memory of its own."""
+    return View.whole(Buffer(math.prod(shape), dtype), shape)
+
+
+def array_of(value: np.ndarray) -> View:
+    """An array of numbers that stay.
+
+    Raises
+    ------
+    UnfitError
+        They are many, or no numbers.
+    """
+    if value.dtype.kind not in "fiub":
+        raise UnfitError(f"a constant of {value.dtype}")
+    if value.size and (value == value.flat[0]).all():
+        one = Buffer(1, value.dtype.name, constant=value.ravel()[:1])
+        return View.whole(one, ()).broadcast(value.shape)
+    if value.size > _LARGE:
+        raise UnfitError(f"a constant of {value.size} elements")
+    buffer = Buffer(value.size, value.dtype.name, constant=value.ravel())
+    return View.whole(buffer, value.shape)

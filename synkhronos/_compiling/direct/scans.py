@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from llvmlite import ir
 
+from synkhronos._compiling.direct.arrays import View, array_of, new_array
 from synkhronos._compiling.direct.matrices import Array, Code
+from synkhronos._compiling.direct.program import Program
 from synkhronos._compiling.direct.scalars import BOOL, Number, Scalars
 from synkhronos._compiling.lean.scan_places import (
     Place,
@@ -161,3 +163,19 @@ class ScanLoop:
         if array.dtype == BOOL:
             value = self._code.builder.zext(value, ir.IntType(8))
         self._code.store(value, array, *index)
+
+
+def in_order(program: Program, rows: View, steps: int, ends: int | None) -> View:
+    """The rows of a buffer in order after these steps; those of no step are zeros."""
+    if ends is None:
+        return rows
+    length, end = rows.shape[0], steps + ends
+    if length > end:
+        rest = rows.part([slice(end, None)])
+        program.copied(array_of(np.zeros((), rows.dtype)), rest)
+    if not 1 < length < end or not end % length:
+        return rows
+    out, first = new_array(rows.shape, rows.dtype), end % length
+    program.copied(rows.part([slice(first, None)]), out.part([slice(length - first)]))
+    program.copied(rows.part([slice(first)]), out.part([slice(length - first, None)]))
+    return out
