@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from comparing import IN_PYTHON
+from pytensor.compile.builders import OpFromGraph
 
 nutpie = pytest.importorskip("nutpie", reason="nutpie is not installed")
 from test_nutpie import called  # noqa: E402
@@ -130,6 +132,48 @@ def test_code_for_indices_from_0_on_is_not_used_for_those_below(below: tuple[int
         found = several.compiled()
         assert entry.is_fixed(found)
         several.check(found)
+
+
+@dataclass(frozen=True)
+class Squared:
+    """Squares a number, with a gradient of the user's that has a pickle or not."""
+
+    pullback: Callable[..., list[Any]] | None
+
+    def __call__(self, number: Any) -> Any:
+        x = pt.scalar("x")
+        return OpFromGraph([x], [pt.sqr(x)], pullback=self.pullback)(number)
+
+
+@pytest.mark.parametrize("by_user", [False, True])
+def test_a_model_is_kept_whose_loop_has_operations_that_note_their_gradients(
+    by_user: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_hand = (
+        (lambda inputs, outputs, gradients: [2 * inputs[0] * gradients[0]]) if by_user else None
+    )
+    squared = Squared(by_hand)
+    with pm.Model() as model:
+        a = pm.Normal("a")
+        rows = pt.as_tensor(np.arange(4.0))
+        sums = pytensor.scan(
+            lambda row, before, a: pt.tanh(squared(before + row * a)),
+            sequences=rows,
+            outputs_info=pt.zeros(()),
+            non_sequences=a,
+            return_updates=False,
+        )
+        pm.Potential("loop", sums[-1])
+    with leading(kept_model(model)):
+        first = nutpie.compile_pymc_model(model)
+    monkeypatch.setattr(nutpie.compile_pymc, "_make_functions", None)
+    with leading(kept_model(model)):
+        again = nutpie.compile_pymc_model(model)
+    expected = model.compile_fn([model.logp(), *model.dlogp()], mode=IN_PYTHON)({"a": 0.3})
+    for found in (first, again):
+        code, value, gradient = called(found, np.array([0.3]))
+        assert code == 0
+        np.testing.assert_allclose(np.append(value, gradient), np.hstack(expected), rtol=1e-12)
 
 
 def test_data_that_the_graph_is_not_for_have_no_code(folder: Folder) -> None:

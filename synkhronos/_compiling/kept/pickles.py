@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
+from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Variable
 from pytensor.graph.utils import Scratchpad
 
@@ -14,7 +15,8 @@ from pytensor.graph.utils import Scratchpad
 def pickled(thing: object, inputs: Sequence[Variable] = ()) -> bytes:
     """A pickle of an object, in which inputs of a graph are numbers.
 
-    Notes of variables about the lines that made them are left out.
+    Notes of variables about the lines that made them are left out, and those of operations about
+    their gradients, which are functions that have no pickle.
     """
     file = io.BytesIO()
     _Pickler(file, inputs).dump(thing)
@@ -35,6 +37,8 @@ class _Pickler(pickle.Pickler):
         return self._places.get(id(thing))
 
     def reducer_override(self, thing: object) -> Any:
+        if isinstance(thing, OpFromGraph):
+            return thing.clone_with_inner_graph(thing.fgraph).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         return (Scratchpad, ()) if isinstance(thing, Scratchpad) else NotImplemented
 
 

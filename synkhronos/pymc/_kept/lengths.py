@@ -7,17 +7,21 @@ and no others. So these graphs are those of each model with this key. Code has a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pickle import PicklingError
 from typing import Any
 
 import numpy as np
 
 from synkhronos._compiling.kept.machine_code import CFunction
+from synkhronos._warnings import log
 from synkhronos.pymc._density.nutpie import code_for, flat_of, reads_of
 from synkhronos.pymc._kept.start import packed_graph, parts_of
 
 
 def packed_functions(compiled: Any) -> list[bytes]:
     """The rewritten graphs of log-density and expansion, and which arrays of the record they read.
+
+    There are none if an operation has no pickle, such as one with a function of the user's inside.
 
     Parameters
     ----------
@@ -28,10 +32,14 @@ def packed_functions(compiled: Any) -> list[bytes]:
     functions = [compiled.logp_func, compiled.expand_func]
     read = [[numbers[v] for v in reads_of(function)] for function in functions]
     graphs = map(flat_of, functions)
-    return [
-        packed_graph(each.inputs, sources, each.outputs, each.nodes)
-        for each, sources in zip(graphs, read, strict=True)
-    ]
+    try:
+        return [
+            packed_graph(each.inputs, sources, each.outputs, each.nodes)
+            for each, sources in zip(graphs, read, strict=True)
+        ]
+    except (PicklingError, AttributeError, TypeError) as exc:
+        log.debug("the model is compiled anew for data of other lengths: %s", exc)
+        return []
 
 
 def functions_for(
