@@ -640,7 +640,7 @@ def paragraph(rows: Sequence[dict[str, str]]) -> str:
         f"on one core){more}. One gradient takes ``pm.sample`` {found['geometric mean']:.1f} times "
         "as long as ``synk.pymc.sample``, in the geometric mean of the "
         f"{found['that were timed']} that were timed. ``synk.pymc.sample`` is slower by more than "
-        f"2 % for {found['slower by more than 2 %']} of them."
+        f"2 % for {found['slower by more than 2 %'] or 'none'} of them."
     )
     return textwrap.fill(text, _WIDE) + "\n"
 

@@ -11,6 +11,9 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Variable
 from pytensor.graph.utils import Scratchpad
 
+# what Python raises of a thing that has no pickle
+NO_PICKLE = (pickle.PicklingError, AttributeError, TypeError)
+
 
 def pickled(thing: object, inputs: Sequence[Variable] = ()) -> bytes:
     """A pickle of an object, in which inputs of a graph are numbers.

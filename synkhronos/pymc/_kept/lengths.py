@@ -7,12 +7,12 @@ and no others. So these graphs are those of each model with this key. Code has a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pickle import PicklingError
 from typing import Any
 
 import numpy as np
 
 from synkhronos._compiling.kept.machine_code import CFunction
+from synkhronos._compiling.kept.pickles import NO_PICKLE
 from synkhronos._warnings import log
 from synkhronos.pymc._density.nutpie import code_for, flat_of, reads_of
 from synkhronos.pymc._kept.start import packed_graph, parts_of
@@ -37,7 +37,7 @@ def packed_functions(compiled: Any) -> list[bytes]:
             packed_graph(each.inputs, sources, each.outputs, each.nodes)
             for each, sources in zip(graphs, read, strict=True)
         ]
-    except (PicklingError, AttributeError, TypeError) as exc:
+    except NO_PICKLE as exc:
         log.debug("the model is compiled anew for data of other lengths: %s", exc)
         return []
 
