@@ -11,6 +11,7 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.graph.fg import FunctionGraph
 from pytensor.raise_op import assert_op
+from pytensor.tensor.linalg import solve_triangular
 from written_code import NUMBERS, Made, N
 
 from synkhronos._compiling.direct import functions
@@ -387,6 +388,35 @@ def test_an_index_that_depends_on_the_point_is_left_to_numba() -> None:
             [],
             [N, N],
         )
+
+
+PADDED = np.linalg.cholesky(np.eye(N) + 0.1)  # its solutions are as long as whole registers
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: [pt.exp(x)[0], 2.0 * x],
+        lambda x: [pt.exp(x).sum(), pt.exp(x)[:4]],
+        lambda x: [x.sum(), solve_triangular(pt.constant(PADDED), x, lower=True, b_ndim=1)],
+    ],
+    ids=["the first number", "the first numbers", "a padded vector"],
+)
+def test_nothing_is_written_beyond_a_result(
+    build: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is the first part of a longer memory."""
+    monkeypatch.setattr(functions, "_compare", lambda *_: None)  # its memory has no room
+    x = pt.vector("x", shape=(N,))
+    outputs = build(x)
+    expected = [np.atleast_1d(v.eval({x: NUMBERS}, mode="FAST_COMPILE")) for v in outputs]
+    lengths = [N, len(expected[1])]
+    made = c_function(Flat.of(FunctionGraph([x], outputs, clone=True)), [], [], lengths)
+    value, gradient = (np.full(2 * N, -7.0) for _ in outputs)
+    assert made(lengths, [NUMBERS, gradient, value, np.zeros(1, np.int64)]) == SUCCESS
+    for found, wanted in zip((value, gradient), expected, strict=True):
+        np.testing.assert_allclose(found[: len(wanted)], wanted)
+        assert (found[len(wanted) :] == -7.0).all()
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "uint32"])
