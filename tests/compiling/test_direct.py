@@ -390,33 +390,35 @@ def test_an_index_that_depends_on_the_point_is_left_to_numba() -> None:
         )
 
 
+X = pt.vector("x", shape=(N,))
 PADDED = np.linalg.cholesky(np.eye(N) + 0.1)  # its solutions are as long as whole registers
 
 
 @pytest.mark.parametrize(
-    "build",
+    "outputs",
     [
-        lambda x: [pt.exp(x)[0], 2.0 * x],
-        lambda x: [pt.exp(x).sum(), pt.exp(x)[:4]],
-        lambda x: [x.sum(), solve_triangular(pt.constant(PADDED), x, lower=True, b_ndim=1)],
+        [pt.exp(X)[0], 2.0 * X],
+        [pt.exp(X).sum(), pt.exp(X)[:4]],
+        [X.sum(), solve_triangular(pt.constant(PADDED), X, lower=True, b_ndim=1)],
     ],
     ids=["the first number", "the first numbers", "a padded vector"],
 )
 def test_nothing_is_written_beyond_a_result(
-    build: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+    outputs: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it is the first part of a longer memory."""
-    monkeypatch.setattr(functions, "_compare", lambda *_: None)  # its memory has no room
-    x = pt.vector("x", shape=(N,))
-    outputs = build(x)
-    expected = [np.atleast_1d(v.eval({x: NUMBERS}, mode="FAST_COMPILE")) for v in outputs]
+    """Also where it is the first part of a longer memory. Code that does so is left to numba."""
+    expected = [np.atleast_1d(v.eval({X: NUMBERS}, mode="FAST_COMPILE")) for v in outputs]
     lengths = [N, len(expected[1])]
-    made = c_function(Flat.of(FunctionGraph([x], outputs, clone=True)), [], [], lengths)
+    graph = FunctionGraph([X], outputs, clone=True)
+    made = c_function(Flat.of(graph), [], [], lengths)
     value, gradient = (np.full(2 * N, -7.0) for _ in outputs)
     assert made(lengths, [NUMBERS, gradient, value, np.zeros(1, np.int64)]) == SUCCESS
     for found, wanted in zip((value, gradient), expected, strict=True):
         np.testing.assert_allclose(found[: len(wanted)], wanted)
         assert (found[len(wanted) :] == -7.0).all()
+    monkeypatch.setattr(functions, "_is_own", lambda view: view.buffer.argument is None)
+    with pytest.raises(UnfitError, match="beyond a result"):
+        c_function(Flat.of(graph), [], [], lengths)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "uint32"])

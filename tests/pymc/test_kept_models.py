@@ -97,35 +97,6 @@ def test_a_model_that_was_compiled_is_not_compiled_again(
     assert kept_models.sampled("schools") == first  # the folder of the tests keeps nothing
 
 
-def test_indexes_of_a_kept_model_are_made_late_and_as_they_were(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What changes afterwards in the model is not in them."""
-    with pm.Model(coords={"school": ["a", "b", "c"]}) as model:
-        mu = pm.Normal("mu", dims="school")
-        pm.HalfNormal("sigma")
-        pm.Normal("y", mu, 1, observed=np.zeros(3), dims="school")
-
-    def compiled_now() -> Any:
-        with compiled_soon():
-            kept = models.kept_model(model)
-            assert kept is not None
-            return kept.compiled(nutpie.compile_pymc_model, {})
-
-    new, prepare = compiled_now(), nutpie.compile_pymc._prepare_dims_and_coords
-    monkeypatch.setattr(nutpie.compile_pymc, "_prepare_dims_and_coords", None)
-    kept = compiled_now()
-    model.set_dim("school", 3, coord_values=["x", "y", "z"])
-    model.add_named_variable(pm.Normal.dist(name="later"))
-    monkeypatch.setattr(nutpie.compile_pymc, "_prepare_dims_and_coords", prepare)
-    for found in (kept.with_data(), kept):
-        assert found.dims == new.dims
-        assert list(found.coords) == list(new.coords)
-        assert all(found.coords[name].identical(new.coords[name]) for name in new.coords)
-    with pytest.raises(AttributeError):
-        _ = kept.another
-
-
 @pytest.mark.parametrize("cheap", [True, *thorough(False)])
 def test_a_new_model_has_one_graph_of_its_log_density(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, cheap: bool

@@ -38,6 +38,7 @@ _MOST = 1 << 22  # bytes
 _MOST_NUMBERS = 1 << 18  # of data: with more, compiling takes less time than sampling
 _LINE = 64  # bytes, of the processor's cache
 _MOST_LENGTHS = 16  # in an array of the data
+_BEYOND = 64  # numbers after a result that have to stay as they are
 _CLOSE = {"float64": 1e-9, "float32": 1e-4}  # of the largest number
 
 
@@ -128,7 +129,7 @@ def _compare(
     Raises
     ------
     UnfitError
-        They differ by more than rounding.
+        They differ by more than rounding, or numbers after a result are written.
     """
     point, *data = arrays
     words = {0: 0}
@@ -136,10 +137,14 @@ def _compare(
         words |= {place.address: d.ctypes.data}
         words |= {place.lengths + axis: n for axis, n in enumerate(d.shape)}
     record = np.array([words.get(at, 0) for at in range(max(words) + 1)], np.int64)
-    found = [np.full(np.shape(e), np.nan) for e in expected][::-1]
+    found = [np.full(np.size(e) + _BEYOND, np.nan) for e in expected][::-1]
     function(lengths, [point, *found, record])
-    for got, e in zip(found, expected[::-1], strict=True):
+    for memory, e in zip(found, expected[::-1], strict=True):
         wanted = np.asarray(e, np.float64)
+        got = memory[: wanted.size].reshape(wanted.shape)
+        if not np.isnan(memory[wanted.size :]).all():
+            log.warning("code of a log-density writes beyond a result: that of numba is taken")
+            raise UnfitError("it writes beyond a result")
         size = np.abs(wanted[np.isfinite(wanted)]).max(initial=1.0)
         close = min(_CLOSE.get(np.asarray(each).dtype.name, 0.0) for each in expected)
         if not np.allclose(got, wanted, rtol=close, atol=close * size, equal_nan=True):

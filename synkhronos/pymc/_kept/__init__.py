@@ -7,7 +7,6 @@ Each room imports only itself and the rooms before it.
 ``written``   the graph that a model was written in, by which the key of the others is noted
 ``start``     the function of the initial point: its rewritten graph, evaluated by its operations
 ``lengths``   its functions for data of other lengths, of their rewritten graphs
-``indexes``   dims and coordinates of a compiled model of nutpie, made late
 ``entry``     a compiled model of nutpie as bytes, and back
 ``models``    leads `pm.sample` to what is kept of a model
 ``copies``    leads PyMC and nutpie to what is kept of models of `fast`

@@ -20,7 +20,6 @@ from synkhronos._compiling.kept.pickles import pickled, unpickled
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos.pymc._density.nutpie import recorded
 from synkhronos.pymc._kept.graphs import Graphs
-from synkhronos.pymc._kept.indexes import give_names, late_indexes
 from synkhronos.pymc._kept.lengths import functions_for, packed_functions
 from synkhronos.pymc._kept.start import Start, packed_graph, packed_start, unpacked_graph
 from synkhronos.pymc._reading.models import length_of
@@ -139,11 +138,14 @@ def _model(
     names, _, shapes = plain["shape_info"]
     lengths = {name: tuple(map(int, shape)) for name, shape in zip(names, shapes, strict=True)}
     free = {name: lengths[name] for name in names[: len(graphs.model.free_RVs)]}
+    dims, coords = NUTPIE.get("_prepare_dims_and_coords")(
+        _named(graphs.model), plain["shape_info"], plain["reparameterized_names"]
+    )
     log_density, expansion = functions
-    made = late_indexes(NUTPIE.get("CompiledPyMCModel"))(
+    return NUTPIE.get("CompiledPyMCModel")(
         **plain,
-        dims=None,
-        _coords=None,
+        dims=dims,
+        _coords=coords,
         _shapes=lengths,
         compiled_logp_func=log_density,
         compiled_expand_func=expansion,
@@ -154,8 +156,6 @@ def _model(
         logp_func=None,
         expand_func=None,
     )
-    give_names(made, _named(graphs.model))
-    return made
 
 
 def _refuse_other_lengths(
@@ -236,17 +236,10 @@ def _read(
 
 
 def _named(model: Model) -> object:
-    """The names that a model has now, with coordinates for each dimension.
-
-    Without coordinates nutpie compiles the length of a dimension.
-    """
+    """The names of a model, with coordinates for each dimension: nutpie compiles their lengths."""
     coords = {
         name: range(length_of(model, name)) if values is None else values
         for name, values in model.coords.items()
     }
-    return SimpleNamespace(
-        coords=coords,
-        value_vars=list(model.value_vars),
-        values_to_rvs=dict(model.values_to_rvs),
-        named_vars_to_dims=dict(model.named_vars_to_dims),
-    )
+    parts = ("value_vars", "values_to_rvs", "named_vars_to_dims")
+    return SimpleNamespace(coords=coords, **{name: getattr(model, name) for name in parts})
