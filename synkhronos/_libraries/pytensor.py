@@ -44,6 +44,10 @@ PYTENSOR = Library(
         "reports do not say why numba keeps no code of a function": (
             f"{_BASIC}:NUMBA_CONSTANT_SIZE_LIMIT numba_funcify_default_op_cache_key",
         ),
+        "threads that compile at once may take each other's mode": (
+            "pytensor.compile.maker:config",
+            "pytensor.configparser:ConfigParam().val",
+        ),
         "a log-density is compiled without operations of this package": (
             "pytensor.compile.mode:_ActiveModeGraphRewriter",
             "pytensor.graph.fg:FunctionGraph()._compile_mode",

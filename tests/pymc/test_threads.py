@@ -336,3 +336,27 @@ def test_a_sampler_whose_evaluators_are_not_found_samples_as_it_does() -> None:
     with pytest.warns(synk.VersionWarning, match="_sampler"):
         failures._wait(object(), [SimpleNamespace(failure=None)], None)
     tell.cache_clear()
+
+
+@pytest.mark.thorough
+def test_threads_that_sample_at_once_draw_as_alone() -> None:
+    """Each reads the models that it compiles for the first time, while others compile."""
+
+    def of_mean(mean: int) -> pm.Model:
+        with pm.Model() as model:
+            pm.Normal("y", pm.Normal("mu", mean), 1.0, observed=np.arange(5.0))
+        return model
+
+    def draws(model: pm.Model) -> np.ndarray:
+        found = synk.pymc.sample(
+            model=model,
+            **{"draws": 50, "tune": 50, "chains": 2, "cores": 1, "random_seed": 1},
+            **{"progressbar": False, "quiet": True, "compute_convergence_checks": False},
+        )
+        return np.asarray(found.posterior["mu"])
+
+    models = [of_mean(mean) for mean in range(9)]
+    with ThreadPoolExecutor(3) as pool:
+        at_once = list(pool.map(draws, models))
+    for model, found in zip(models, at_once, strict=True):
+        np.testing.assert_array_equal(found, draws(model))

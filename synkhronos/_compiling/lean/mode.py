@@ -10,6 +10,7 @@ import pytensor
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.link.numba.linker import NumbaLinker
 
+import synkhronos._compiling.thread_flags  # noqa: F401 (each thread has a mode of its own)
 from synkhronos._compiling.compile_cache import compiles_at_call
 from synkhronos._compiling.kept.functions import KeptMode
 from synkhronos._compiling.lean.linker import LeanLinker
