@@ -30,7 +30,7 @@ def folders(controller: str, text: str | None = None) -> Iterator[tuple[int, Pat
         version, name = (1, controller) if controllers else (2, "")
         if name in controllers.split(","):
             with contextlib.suppress(OSError):
-                for folder in _upwards(Path(path), _mounts(_PROC).get(name, [])):
+                for folder in _upwards(path, _mounts(_PROC).get(name, [])):
                     yield version, folder
 
 
@@ -42,15 +42,15 @@ def of(pid: int | str) -> str:
 
 
 @functools.cache
-def _mounts(proc: Path) -> dict[str, list[tuple[Path, Path]]]:
+def _mounts(proc: Path) -> dict[str, list[tuple[str, str]]]:
     """By controller, "" for version 2: the cgroups that are mounted, and where.
 
     See proc_pid_mountinfo(5).
     """
-    found: dict[str, list[tuple[Path, Path]]] = {}
+    found: dict[str, list[tuple[str, str]]] = {}
     for line in _text(proc / "self" / "mountinfo").splitlines():
         before, _, after = line.partition(" - ")
-        mounted, point = map(Path, before.split()[3:5])
+        mounted, point = before.split()[3:5]
         kind, *_, options = after.split()
         for name in {"cgroup": options.split(","), "cgroup2": [""]}.get(kind, ()):
             found.setdefault(name, []).append((mounted, point))
@@ -61,11 +61,17 @@ def _text(file: Path) -> str:
     return file.read_text(errors="surrogateescape")  # names may be any bytes
 
 
-def _upwards(path: Path, places: list[tuple[Path, Path]]) -> Iterator[Path]:
+def _upwards(path: str, places: list[tuple[str, str]]) -> Iterator[Path]:
     """A cgroup's folder and all above it; only the highest one where its own cannot be seen."""
+    names = _names(path)
     for mounted, point in places:
-        if path.is_relative_to(mounted) and ".." not in path.parts:
-            folder = point / path.relative_to(mounted)
-            yield from (f for f in (folder, *folder.parents) if f.is_relative_to(point))
+        above = _names(mounted)
+        if names[: len(above)] == above and ".." not in names:
+            for end in range(len(names), len(above) - 1, -1):
+                yield Path(point, *names[len(above) : end])
             return
-    yield from (point for _, point in places[:1])
+    yield from (Path(point) for _, point in places[:1])
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.split("/") if name]

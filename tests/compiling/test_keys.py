@@ -485,15 +485,19 @@ def test_numba_s_code_by_the_user_is_a_part_of_the_key(monkeypatch: pytest.Monke
     assert key(X + Y) == before
 
 
-def test_rewrites_of_the_user_are_a_part_of_a_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("inner", "given"), [("", {"position": 1}), ("canonicalize", {})])
+def test_rewrites_of_the_user_are_a_part_of_a_mode(
+    monkeypatch: pytest.MonkeyPatch, inner: str, given: dict[str, int]
+) -> None:
     """Those of packages are registered when these are imported, for their own operations."""
     before = first = key(X, lean("NUMBA"))
-    known = {tag: OrderedSet(those) for tag, those in optdb.__db__.items()}
-    monkeypatch.setattr(optdb, "__db__", defaultdict(OrderedSet, known))
-    monkeypatch.setattr(optdb, "_names", copy.copy(optdb._names))
+    database = next(iter(optdb.__db__[inner])) if inner else optdb
+    known = {tag: OrderedSet(those) for tag, those in database.__db__.items()}
+    monkeypatch.setattr(database, "__db__", defaultdict(OrderedSet, known))
+    monkeypatch.setattr(database, "_names", copy.copy(database._names))
     for factor in (2.0, 3.0):
         rewriter = dfs_rewriter(node_rewriter(None)(_with_global(factor)))
-        optdb.register("of_the_user", rewriter, "numba", position=1, overwrite_existing=factor > 2)
+        database.register("of_the_user", rewriter, "numba", overwrite_existing=factor > 2, **given)
         after = key(X, lean("NUMBA"))
         assert after != before
         before = after

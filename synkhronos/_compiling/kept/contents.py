@@ -68,6 +68,7 @@ class Contents:
         self._open: list[int] = []  # ids of objects that are being looked at
         self._modules: list[tuple[types.ModuleType, Names]] = []  # those too
         self._places: dict[Variable, bytes] = {}  # of the outer graph, which functions may name
+        self._rewrites_of_packages: dict[int, object] = {}  # that were looked at, by their ids
 
     def of(self, value: Any) -> bytes:
         """The digest of an object."""
@@ -195,20 +196,27 @@ class Contents:
 
         Those of the packages in `machine` come with the operations that they are for.
         """
+        tags = database.__db__
+        every = {id(each): each for those in tags.values() for each in those}  # of several tags
+        others = {at for at, each in every.items() if not self._is_rewrite_of_packages(each)}
         found: list[object] = []
-        ours: dict[int, bool] = {}  # by the rewrite, which has several tags
-        for tag, those in database.__db__.items():
+        for tag, those in tags.items() if others else ():
             for each in those:
-                if ours.get(id(each)):
-                    continue
                 if isinstance(each, RewriteDatabase):
                     found += self._rewrites(each) if each.name == tag else []
-                    continue
-                if id(each) not in ours:
-                    ours[id(each)] = all(map(is_of_package, _made_of(each)))
-                if not ours[id(each)]:
+                elif id(each) in others:
                     found.append((tag, each))
         return found
+
+    def _is_rewrite_of_packages(self, rewriter: Any) -> bool:
+        """Whether all functions and classes of a rewrite are of packages; never of a database."""
+        if isinstance(rewriter, RewriteDatabase):
+            return False
+        if id(rewriter) not in self._rewrites_of_packages:  # several databases have some
+            if not all(map(is_of_package, _made_of(rewriter))):
+                return False
+            self._rewrites_of_packages[id(rewriter)] = rewriter
+        return True
 
     def _class(self, value: type) -> bytes:
         name = f"{value.__module__}.{value.__qualname__}"
@@ -278,10 +286,11 @@ class Contents:
 
     def _object(self, value: object) -> bytes:
         """Any other object, by what a pickle would make it of again."""
-        if isinstance(value, Mapping):  # not by the hash that it may have noted
-            return digested("mapping", [self.of(type(value)), self._mapping(value)])
-        if isinstance(value, Set):  # not by the order of hashes
-            return digested("set", [self.of(type(value)), *sorted(map(self.of, value))])
+        if hasattr(type(value), "__iter__"):  # else each class is compared with all mappings
+            if isinstance(value, Mapping):  # not by the hash that it may have noted
+                return digested("mapping", [self.of(type(value)), self._mapping(value)])
+            if isinstance(value, Set):  # not by the order of hashes
+                return digested("set", [self.of(type(value)), *sorted(map(self.of, value))])
         try:
             made: object = value.__reduce_ex__(4)
         except Exception as exc:
@@ -302,13 +311,14 @@ def is_a(value: object, kind: type) -> bool:
     return kind in type(value).__mro__
 
 
-def _made_of(rewriter: Any) -> Iterable[object]:
+def _made_of(rewriter: Any) -> list[object]:
     """The functions, or classes, of a rewriter and of those in it."""
-    yield getattr(rewriter, "fn", rewriter)
-    inner = [*getattr(rewriter, "data", ()), *getattr(rewriter, "rewrites", ())]
-    for each in [*inner, getattr(rewriter, "node_rewriter", None)]:
-        if each is not None:
-            yield from _made_of(each)
+    every = [rewriter]
+    for each in every:  # which grows
+        inner = [*getattr(each, "data", ()), *getattr(each, "rewrites", ())]
+        inner.append(getattr(each, "node_rewriter", None))
+        every += [one for one in inner if one is not None]
+    return [getattr(each, "fn", each) for each in every]
 
 
 def _is_of_module(function: types.BuiltinMethodType) -> bool:

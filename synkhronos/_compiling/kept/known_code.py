@@ -38,7 +38,8 @@ _PYTHON = os.path.dirname(os.__file__)
 # what an operation with an inner graph finds when it is asked, and then has
 _FOUND = {"fgraph", "_fn", "_connection_pattern", "_inner_shape_template", "_inner_shape_frozen"}
 _FOUND |= {"_lop_op_cache", "_rop_op_cache", "_frozen_lop", "_frozen_rop"}
-_FUNCTIONS = {types.FunctionType, staticmethod, classmethod, property}
+_METHODS = (staticmethod, classmethod, types.MethodType)
+_ABSENT = object()
 MOST_BYTES = 1 << 25  # of data; the digest of more takes about as long as the log-density
 
 
@@ -151,11 +152,12 @@ class KnownCode(Contents):
     def _refuse_registered(self, registries: Sequence[Registry]) -> None:
         """Raise if others have registered code for a class of the graph, or of a known package."""
         code = numba_code() if PYTENSOR.is_imported("numba_funcify") else ()
+        seen = set[int]()
         for registry in (*registries, *code):
             registered = registry.registry
-            seen = set[int]()
             if all(_is_known(function, seen) for function in registered.values()):
                 continue
+            seen = set()  # what was found not to be known is in the other one
             others = [kind for kind, function in registered.items() if not is_known(function)]
             theirs = [kind for kind in registered if is_by_name(kind) and is_known(kind)]
             for other in others:
@@ -175,11 +177,11 @@ def _is_known(value: Any, seen: set[int]) -> bool:
     seen.add(id(value))
     if type(value) is types.FunctionType:  # most are
         return _is_function_known(value, seen)
-    if isinstance(value, staticmethod | classmethod | types.MethodType):
+    if isinstance(value, _METHODS):
         return _is_known(value.__func__, seen)
     if isinstance(value, property):
         parts = (value.fget, value.fset, value.fdel)
-        return all(_is_known(each, seen) for each in parts if each is not None)
+        return all(each is None or _is_known(each, seen) for each in parts)
     if isinstance(value, functools.partial):
         return all(_is_known(v, seen) for v in (value.func, *value.args, *value.keywords.values()))
     if isinstance(value, np.ufunc):
@@ -201,9 +203,10 @@ def _is_function_known(function: types.FunctionType, seen: set[int]) -> bool:
     if not _is_name_known(function.__globals__.get("__name__")):
         return False
     inside = [_enclosed(cell) for cell in function.__closure__ or ()]
-    if "__wrapped__" in function.__dict__:
-        inside.append(function.__dict__["__wrapped__"])
-    return all(_is_known(each, seen) for each in inside)
+    # its ``__dict__`` would be made by a look at it
+    if (wrapped := getattr(function, "__wrapped__", _ABSENT)) is not _ABSENT:
+        inside.append(wrapped)
+    return not inside or all(_is_known(each, seen) for each in inside)
 
 
 @functools.cache
@@ -240,9 +243,10 @@ def refuse_replaced(classes: Iterable[type], modules: Iterable[types.ModuleType]
             kind = type(value)
             if kind is types.FunctionType:
                 is_own = value.__globals__ is own
-            elif kind in _FUNCTIONS:
-                function = getattr(value, "__func__", None)
-                is_own = getattr(function, "__globals__", None) is own
+            elif kind is staticmethod or kind is classmethod:
+                is_own = getattr(value.__func__, "__globals__", None) is own
+            elif kind is property:
+                is_own = False
             else:
                 continue
             if not is_own and not _is_known(value, seen):

@@ -49,11 +49,10 @@ def _installed() -> dict[str, tuple[str, str]]:
     A version is empty if the name of its note has none, a folder if the note is of a checkout.
     """
     found: dict[str, tuple[str, str]] = {}
-    for place in (os.path.realpath(each) for each in sys.path):
+    for place in map(_real, sys.path):
         with contextlib.suppress(OSError):  # such as a zip file, or a folder that is not there
-            for entry in os.listdir(place):
-                if ".dist-info" not in entry and ".egg-" not in entry:
-                    continue
+            listed = os.listdir(place)
+            for entry in [name for name in listed if ".dist-info" in name or ".egg-" in name]:
                 stem, dot, _ = entry.partition(".dist-info")
                 project, _, number = stem.rpartition("-") if dot else (stem, "", "")
                 if not dot:
@@ -91,7 +90,12 @@ def _checkouts() -> Iterator[str]:
 
 def _is_installed(package: str, folder: str) -> bool:
     """Whether a package was put beside the note of its version."""
-    return os.path.dirname(os.path.realpath(folder)) == _installed().get(package, ("", ""))[1]
+    above = os.path.dirname(folder)
+    real = os.path.dirname(os.path.realpath(folder)) if os.path.islink(folder) else _real(above)
+    return real == _installed().get(package, ("", ""))[1]
+
+
+_real = functools.cache(os.path.realpath)  # it looks at each folder of a path
 
 
 def _refuse_upgraded() -> None:
@@ -149,7 +153,12 @@ def _stamp(path: str, package: str) -> tuple[int, int]:
 
 def is_of_package(value: object) -> bool:
     module = getattr(value, "__module__", None)
-    return isinstance(module, str) and module.partition(".")[0] in _BY_NAME
+    return isinstance(module, str) and _is_package(module)
+
+
+@functools.cache
+def _is_package(module: str) -> bool:
+    return module.partition(".")[0] in _BY_NAME
 
 
 def is_by_name(value: object) -> bool:
