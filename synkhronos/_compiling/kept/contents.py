@@ -197,8 +197,11 @@ class Contents:
         Those of the packages in `machine` come with the operations that they are for.
         """
         tags = database.__db__
-        every = {id(each): each for those in tags.values() for each in those}  # of several tags
-        others = {at for at, each in every.items() if not self._is_rewrite_of_packages(each)}
+        every: dict[Any, None] = {}  # of several tags
+        for those in tags.values():
+            has = getattr(those, "values", None)  # of an OrderedSet, which Python would iterate
+            every.update(has if isinstance(has, dict) else dict.fromkeys(those))
+        others = {id(each) for each in every if not self._is_rewrite_of_packages(each)}
         found: list[object] = []
         for tag, those in tags.items() if others else ():
             for each in those:
@@ -286,10 +289,10 @@ class Contents:
 
     def _object(self, value: object) -> bytes:
         """Any other object, by what a pickle would make it of again."""
-        if hasattr(type(value), "__iter__"):  # else each class is compared with all mappings
-            if isinstance(value, Mapping):  # not by the hash that it may have noted
+        match _container(value):
+            case "mapping":  # not by the hash that it may have noted
                 return digested("mapping", [self.of(type(value)), self._mapping(value)])
-            if isinstance(value, Set):  # not by the order of hashes
+            case "set":  # not by the order of hashes
                 return digested("set", [self.of(type(value)), *sorted(map(self.of, value))])
         try:
             made: object = value.__reduce_ex__(4)
@@ -309,6 +312,16 @@ def _told(variable: Variable) -> list[str]:
 def is_a(value: object, kind: type) -> bool:
     """As `isinstance`, which asks all operations for their subclasses where a class is new."""
     return kind in type(value).__mro__
+
+
+def _container(value: Any) -> str:
+    """Whether an object is a "mapping" or a "set"; empty if it is neither.
+
+    `isinstance` compares a new class with all mappings of the process.
+    """
+    tests = (is_a, isinstance) if hasattr(type(value), "__iter__") else ()
+    kinds = {"mapping": Mapping, "set": Set}
+    return next((name for test in tests for name, k in kinds.items() if test(value, k)), "")
 
 
 def _made_of(rewriter: Any) -> list[object]:

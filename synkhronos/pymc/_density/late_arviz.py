@@ -39,7 +39,7 @@ def import_nutpie() -> None:
     ImportError
         nutpie cannot be imported.
     """
-    if {"nutpie", "arviz"}.isdisjoint(sys.modules) and _has_own_packages():
+    if sys.modules.keys().isdisjoint({"nutpie", "arviz"}) and _has_own_packages():
         _import_without_arviz()
         return
     with numba_late():
