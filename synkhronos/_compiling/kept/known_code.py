@@ -228,17 +228,19 @@ def _enclosed(cell: types.CellType) -> object:
         return None
 
 
-def refuse_replaced(classes: Iterable[type], modules: Iterable[types.ModuleType] = ()) -> None:
-    """Raise if a function of classes or modules is of another package.
+def refuse_replaced(places: Iterable[type | types.ModuleType]) -> None:
+    """Raise if a function of classes, or of modules and their own classes, is of another package.
 
     Raises
     ------
     Unkeyed
     """
     seen = set[int]()
-    for each in (*modules, *classes):
-        name = each.__name__ if isinstance(each, types.ModuleType) else each.__module__
-        own = vars(sys.modules[name])
+    every = list(places)
+    for each in every:  # which grows
+        is_module = isinstance(each, types.ModuleType)
+        module = each.__name__ if is_module else each.__module__
+        own = vars(sys.modules[module])
         for value in list(vars(each).values()):
             kind = type(value)
             if kind is types.FunctionType:
@@ -248,6 +250,8 @@ def refuse_replaced(classes: Iterable[type], modules: Iterable[types.ModuleType]
             elif kind is property:
                 is_own = False
             else:
+                if is_module and isinstance(value, type) and value.__module__ == module:
+                    every.append(value)
                 continue
             if not is_own and not _is_known(value, seen):
                 raise Unkeyed(f"{value} of others is in {each}")

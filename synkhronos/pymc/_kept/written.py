@@ -157,14 +157,7 @@ def _refuse_changed(model: Model) -> None:
     if replaced := vars(model).keys() & set(dir(Model)):
         raise Unkeyed(f"its {', '.join(sorted(replaced))} is its own")
     names = [name for name in sys.modules if name.startswith("pymc.")]
-    modules = [sys.modules[name] for name in names if name.startswith(_MODULES)]
-    classes = [
-        value
-        for module in modules
-        for value in vars(module).values()
-        if isinstance(value, type) and value.__module__ == module.__name__
-    ]
-    refuse_replaced(classes, modules)
+    refuse_replaced([sys.modules[name] for name in names if name.startswith(_MODULES)])
 
 
 def _are_equal(one: SharedVariable, other: SharedVariable) -> bool:
