@@ -382,6 +382,7 @@ OF_NEW_MODELS = (
     *("_proofs", "_plan", "_transport", "pymc._repeated.", "pymc._group", "pymc._reading.reading"),
     *("pymc._density.estimate", "pymc._density.faster", "pymc._density.likelihood"),
     *("pymc._chains.stored_chains", "pymc._diverged.explanation", "_compiling.lean.c_functions"),
+    *("_compiling.lean.closed", "_compiling.lean.rewrite", "_compiling.vectorised"),
 )
 
 

@@ -287,7 +287,7 @@ class Contents:
         numbers = (code.co_flags, code.co_argcount, code.co_kwonlyargcount, code.co_exceptiontable)
         return digested("code", map(self.of, (*parts, *numbers)))
 
-    def _object(self, value: object) -> bytes:
+    def _object(self, value: Any) -> bytes:
         """Any other object, by what a pickle would make it of again."""
         match _container(value):
             case "mapping":  # not by the hash that it may have noted

@@ -10,7 +10,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import llvmlite.binding as llvm
 from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
 
@@ -48,6 +47,8 @@ class ClosedLinker(LeanLinker):
         return _Later(lambda: self._compiled(fn()))
 
     def _compiled(self, fn: Any) -> Any:
+        import llvmlite.binding as llvm  # it takes 30 ms, and what is kept needs none
+
         found = super().jit_compile(fn)
         compile_for = getattr(found, "compile", None)
         if compile_for is None:

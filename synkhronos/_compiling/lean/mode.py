@@ -1,4 +1,7 @@
-"""Modes: those that users name, and the one in which the functions of groups are compiled."""
+"""Modes: those that users name, and the one in which the functions of groups are compiled.
+
+Rewrites are imported where a function is compiled: a PyMC model that is kept needs none of them.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,6 @@ from pytensor.link.numba.linker import NumbaLinker
 
 import synkhronos._compiling.thread_flags  # noqa: F401 (each thread has a mode of its own)
 from synkhronos._compiling.compile_cache import compiles_at_call
-from synkhronos._compiling.kept.functions import KeptMode
-from synkhronos._compiling.lean.linker import LeanLinker
-from synkhronos._compiling.lean.rewrite import TAG, instead, register
-from synkhronos._compiling.vectorised.rewrite import tags
 from synkhronos._libraries.library import Replacing
 
 
@@ -29,6 +28,8 @@ def lean(mode: object) -> Any:
 
     They are lean ones and, if the group wants them, vectorised ones. Other modes stay as they are.
     """
+    from synkhronos._compiling.lean.linker import LeanLinker
+
     found = get_mode(mode)
     if type(found) is Mode and isinstance(found.linker, LeanLinker):
         return with_lean(found)
@@ -39,6 +40,10 @@ def lean(mode: object) -> Any:
 
 def with_lean(mode: Mode) -> Mode:
     """A mode for numba, with this package's operations, whose functions are kept."""
+    from synkhronos._compiling.kept.functions import KeptMode
+    from synkhronos._compiling.lean.rewrite import TAG, instead, register
+    from synkhronos._compiling.vectorised.rewrite import tags
+
     register()
     kept = KeptMode(mode.linker, mode.provided_optimizer)
     found: Mode = kept.including(TAG, *tags()).excluding(*instead())

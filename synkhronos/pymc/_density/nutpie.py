@@ -29,7 +29,6 @@ from synkhronos._compiling.data.lifted import Data, lifted
 from synkhronos._compiling.data.once import values_of
 from synkhronos._compiling.direct.unfit import OutsideError, UnfitError
 from synkhronos._compiling.kept.machine_code import CFunction
-from synkhronos._compiling.lean.closed import ClosedLinker
 from synkhronos._compiling.lean.mode import with_lean
 from synkhronos._compiling.traces import untraced
 from synkhronos._libraries.fork_safe_lock import ForkSafeLock
@@ -164,6 +163,8 @@ def _soon(step_methods: StepMethods | None) -> Callable[..., object]:
 
 def _take_mode() -> Callable[[], None]:
     """Let nutpie compile for mode NUMBA as groups do; returns what restores it."""
+    from synkhronos._compiling.lean.closed import ClosedLinker  # a model that is kept needs none
+
     make = NUTPIE.get("_make_functions")
     mode = with_lean(Mode(ClosedLinker(), get_mode(_MODE).provided_optimizer))
 
