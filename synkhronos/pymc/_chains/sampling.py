@@ -37,7 +37,7 @@ from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host import cores as _cores
 from synkhronos._host.system import has_mpi_rank, trouble
 from synkhronos._libraries.fork_safe_lock import ForkSafeLock
-from synkhronos._libraries.library import optional_gain
+from synkhronos._libraries.library import optional_gain, usable
 from synkhronos._libraries.pymc import PYMC
 from synkhronos.pymc._chains.metric import check_sampler, choice_of
 from synkhronos.pymc._density.adaptation import AUTO, adapted, check_adaptation, name_of_nuts
@@ -56,6 +56,7 @@ from synkhronos.pymc._reading.models import copied, model_of, refuse_divided, un
 if TYPE_CHECKING:
     from synkhronos.pymc._chains.stored_chains import StoredChains
 
+usable("synkhronos.pymc._kept.written")  # imported now: the first call needs it
 JAX_SAMPLERS = ("numpyro", "blackjax")
 _MOST_CHAINS = 4  # that `pm.sample` takes by itself
 # Of all gradients, plain: to prove and compile a density takes 0 to 3 s more in a model's first
