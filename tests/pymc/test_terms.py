@@ -37,7 +37,7 @@ def check_divided(model: pm.Model, names: list[str], members: int = 2, dim: str 
     with synk.pymc.parallel(model, dim or None, members=members) as parallel:
         assert parallel.names == names
         check_equal(plain, evaluated(model, at))
-    check_equal(plain, plainly(model, at))
+    check_equal(plain, evaluated(model, at))
 
 
 def refusal(model: pm.Model, dim: str | None = None) -> str:
