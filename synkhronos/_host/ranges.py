@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from synkhronos._host.atomic import AtomicReference
+from synkhronos._records import dataclass
 
 
 class Ranges:

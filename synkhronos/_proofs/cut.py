@@ -8,7 +8,6 @@ placeholders.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
@@ -29,6 +28,7 @@ from synkhronos._proofs.values import (
     Stuck,
 )
 from synkhronos._proofs.walk import Walk, is_scalar
+from synkhronos._records import dataclass
 
 
 @dataclass(frozen=True)

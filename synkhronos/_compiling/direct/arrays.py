@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from synkhronos._compiling.direct.unfit import UnfitError
+from synkhronos._records import dataclass
 
 type Shape = tuple[int, ...]
 

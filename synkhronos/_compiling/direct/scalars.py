@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -19,6 +18,7 @@ from synkhronos._compiling.direct.unfit import UnfitError
 from synkhronos._compiling.vectorised import table
 from synkhronos._compiling.vectorised.op import Vectorised
 from synkhronos._compiling.vectorised.real import Real
+from synkhronos._records import dataclass
 
 FLAGS = ("arcp", "contract", "afn", "reassoc", "nsz")  # those that PyTensor gives numba
 _BITS = 8

@@ -5,7 +5,8 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from synkhronos._records import dataclass
 
 
 @dataclass(frozen=True)

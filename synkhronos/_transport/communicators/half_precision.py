@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+
+from synkhronos._records import dataclass
 
 FORMATS = ("fp16", "bf16")
 

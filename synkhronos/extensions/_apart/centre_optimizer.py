@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +15,7 @@ from synkhronos._compiling.progress import watch
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos._engine.replicas import compiled, configured, settings
 from synkhronos._errors import InputError
+from synkhronos._records import dataclass
 from synkhronos.extensions._step.partition import Loop, Partition, partition_rule
 from synkhronos.extensions.updates import apply_rule
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +22,7 @@ from pytensor.tensor.type import TensorType
 from synkhronos._compiling.data.lifted import lifted
 from synkhronos._compiling.kept.digests import Unkeyed
 from synkhronos._compiling.kept.keys import graph_key
+from synkhronos._records import dataclass
 from synkhronos._warnings import log
 
 

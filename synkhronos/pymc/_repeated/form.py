@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from pytensor.graph.basic import Variable
 
+from synkhronos._records import dataclass
 from synkhronos.pymc._repeated.indices import Indices
 
 

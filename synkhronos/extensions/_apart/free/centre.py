@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from synkhronos._records import dataclass
 from synkhronos._transport.shared_state.ordered_words import IS_ORDERED
 from synkhronos.extensions._apart.free.pages import DONE, Page, version_of
 
