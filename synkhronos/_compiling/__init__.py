@@ -7,7 +7,7 @@ Each room imports only itself and the rooms before it.
 ``nodes``            questions about a node: elements, batches, views
 ``memory``           memory that functions have left: when it is looked for, and given back
 ``traces``           notes about the lines that made variables, which rewrites do without
-``thread_flags``     flags that PyTensor changes while a thread compiles are those of the thread
+``thread_flags``     flags that PyTensor changes for a while are those of the thread
 ``terminal``         one line of a terminal that is drawn over and over
 ``where``            rewrites of some graphs only
 ``late_imports``     code for numba and JAX that is imported when a graph is compiled

@@ -9,8 +9,11 @@ from pytensor.compile.mode import Mode, optdb
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import GraphRewriter, get_active_mode
 
+from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.pytensor import PYTENSOR
+
+registering = ForkSafeLock()  # threads may compile for the first time at once
 
 
 class Where(GraphRewriter):

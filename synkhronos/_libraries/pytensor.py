@@ -44,8 +44,8 @@ PYTENSOR = Library(
         "reports do not say why numba keeps no code of a function": (
             f"{_BASIC}:NUMBA_CONSTANT_SIZE_LIMIT numba_funcify_default_op_cache_key",
         ),
-        "threads that compile at once may take each other's mode": (
-            "pytensor.compile.maker:config",
+        "threads that compile at once may take each other's mode, or keep it": (
+            "pytensor.configparser:PyTensorConfigParser.change_flags",
             "pytensor.configparser:ConfigParam().val",
         ),
         "a log-density is compiled without operations of this package": (

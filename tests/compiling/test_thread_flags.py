@@ -1,12 +1,17 @@
-"""The mode of a function that one thread compiles is no default of another thread."""
+"""Flags that PyTensor changes in one thread have their values in another thread."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import import_module
 from typing import Any
 
+import cloudpickle
 import pytensor
 import pytensor.tensor as pt
 import pytest
@@ -115,3 +120,67 @@ def test_a_change_inside_of_a_rewrite_ends_there() -> None:
     mode = compiled(change)
     assert seen == ["FAST_COMPILE", mode]
     assert flags() == before
+
+
+def test_threads_that_infer_lengths_leave_the_compiler_of_c() -> None:
+    """PyTensor and PyMC switch it off meanwhile; each would restore what the other has set."""
+    of_pymc: dict[str, Any] = {"__name__": "pymc.of_a_test", "config": pytensor.config}
+    exec("def changed(**values): return config.change_flags(**values)", of_pymc)
+    before = pytensor.config.cxx, pytensor.config.optdb__max_use_ratio
+    contexts = [of_pymc["changed"](cxx=each, optdb__max_use_ratio=1) for each in ("one", "two")]
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        for pool, context in zip((first, second), contexts, strict=True):
+            pool.submit(context.__enter__).result(SECONDS)
+        assert first.submit(lambda: pytensor.config.cxx).result(SECONDS) == "one"
+        assert second.submit(lambda: pytensor.config.cxx).result(SECONDS) == "two"
+        assert (pytensor.config.cxx, pytensor.config.optdb__max_use_ratio) == before
+        for pool, context in zip((first, second), contexts, strict=True):
+            pool.submit(context.__exit__, None, None, None).result(SECONDS)
+            assert (pytensor.config.cxx, pytensor.config.optdb__max_use_ratio) == before
+
+
+def test_an_unknown_value_is_an_error_as_before() -> None:
+    of_pytensor: dict[str, Any] = {"__name__": "pytensor", "config": pytensor.config}
+    exec("def changed(**values): return config.change_flags(**values)", of_pytensor)
+    before = pytensor.config.linker
+    with pytest.raises(ValueError, match="linker"), of_pytensor["changed"](linker="nothing"):
+        pass
+    assert pytensor.config.linker == before
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda given: pickle.loads(pickle.dumps(given)),
+        lambda given: cloudpickle.loads(cloudpickle.dumps(given)),
+        copy.copy,
+        copy.deepcopy,
+    ],
+)
+def test_the_configuration_is_pickled_and_copied(copied: Callable[[Any], Any]) -> None:
+    """Functions of the user's script that read it travel to other processes."""
+    compiled(lambda: None)
+    with pytensor.config.change_flags(traceback__limit=3):
+        flag = copied(vars(type(pytensor.config))["traceback__limit"])
+    assert (flag.val, type(flag).__module__) == (3, "pytensor.configparser")
+    assert copied(pytensor.config).mode == pytensor.config.mode
+
+
+@pytest.mark.parametrize("name", ["lean", "vectorised"])
+def test_threads_register_rewrites_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """And none goes on before all of them are there."""
+    module = import_module(f"synkhronos._compiling.{name}.rewrite")
+    known: set[str] = set()
+    made = []
+
+    def slowly(*_: object) -> None:
+        made.append(1)
+        time.sleep(0.05)
+        known.update({"synkhronos_lean", "synkhronos_vectorised"})
+
+    monkeypatch.setattr(module, "optdb", known)
+    monkeypatch.setattr(module, "_register" if name == "lean" else "register_all", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        for each in [pool.submit(lambda: (module.register(), len(known))) for _ in range(2)]:
+            assert each.result(SECONDS) == (None, 2)
+    assert made == [1]

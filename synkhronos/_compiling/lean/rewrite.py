@@ -28,7 +28,7 @@ from synkhronos._compiling.lean.row_products import multiply_chosen_rows
 from synkhronos._compiling.lean.scans import scan_numbers
 from synkhronos._compiling.nodes import FLOATS
 from synkhronos._compiling.vectorised.ratios import put_quotients
-from synkhronos._compiling.where import Where, register_all
+from synkhronos._compiling.where import Where, register_all, registering
 from synkhronos._libraries.library import tell, usable
 
 TAG = "synkhronos_lean"
@@ -135,8 +135,12 @@ def _is_fit(kind: type, node: Apply) -> bool:
 
 def register() -> None:
     """Register the rewrites, which only modes that include their tag use."""
-    if TAG in optdb:
-        return
+    with registering.held():
+        if TAG not in optdb:
+            _register()
+
+
+def _register() -> None:
     if usable("synkhronos._compiling.lean.exponentials"):
         from synkhronos._compiling.lean.exponentials import join_alike
 

@@ -21,7 +21,7 @@ from pytensor.tensor.variable import TensorConstant, TensorVariable
 from synkhronos._compiling.vectorised.indexed import sum_outside
 from synkhronos._compiling.vectorised.op import Vectorised, has_vectorised
 from synkhronos._compiling.vectorised.table import BRANCHING, has_code
-from synkhronos._compiling.where import register_all
+from synkhronos._compiling.where import register_all, registering
 from synkhronos._libraries.library import optional_gain, usable
 from synkhronos._libraries.pytensor import PYTENSOR
 
@@ -243,8 +243,6 @@ def tags() -> tuple[str, ...]:
 
 def register() -> None:
     """Register the rewrites, which only modes that include their tag use."""
-    if _TAG in optdb:
-        return
     rewrites = (
         ("open", _open, _BEFORE_REPLACING),
         ("functions", _replace, _BEFORE_FUSION),
@@ -252,4 +250,6 @@ def register() -> None:
         ("flat_loops", _flatten, _AFTER_FUSION),
         ("indexed", sum_outside, _BEFORE_INDEXED_LOOPS),
     )
-    register_all(_TAG, rewrites)
+    with registering.held():
+        if _TAG not in optdb:
+            register_all(_TAG, rewrites)
