@@ -13,6 +13,7 @@ Each room imports only itself and the rooms before it.
 ``late_imports``     code for numba and JAX that is imported when a graph is compiled
 ``data``             arrays of a graph as data, and what is computed of them once
 ``loops``            loops over arrays, compiled by numba
+``special_entries``  functions of SciPy that machine code calls by name
 ``kept``             what this machine has compiled before, by the keys of graphs
 ``compile_cache``    what compiled functions leave for other processes
 ``array_functions``  functions and loops of arrays, for operations that have those of one number

@@ -21,7 +21,7 @@ from synkhronos._compiling.direct.flat import Flat
 from synkhronos._compiling.direct.functions import c_function
 from synkhronos._compiling.direct.steps import Gather
 from synkhronos._compiling.direct.unfit import UnfitError
-from synkhronos._compiling.kept.machine_code import ANOTHER_LENGTH
+from synkhronos._compiling.kept.machine_code import ANOTHER_LENGTH, CFunction
 from synkhronos._compiling.lean.c_functions import (
     FAILED,
     NOT_FINITE_GRADIENT,
@@ -30,6 +30,8 @@ from synkhronos._compiling.lean.c_functions import (
     Place,
 )
 from synkhronos._compiling.lean.quadratics import SquaresOfRows, packed
+from synkhronos._compiling.lean.row_products import ChosenRowProducts, SumsOfRowsByIndex
+from synkhronos._compiling.special_entries import entry, entry_address
 
 ENDS = np.array(
     [1.0, -1.0, 1.0 + 2**-52, -1.0 - 2**-52, 1.0 - 2**-53, 2.0**28, -(2.0**30), 0.7, 9.0, 0.0]
@@ -125,6 +127,70 @@ def test_inverse_functions_of_short_numbers(name: str, monkeypatch: pytest.Monke
     np.testing.assert_allclose(found, expected, rtol=5e-7)
 
 
+# a number k and x, for each branch of the incomplete gamma function and of its gradient by k
+GAMMA = np.array(
+    [
+        *[(1e-8, 1e-300), (1e-3, 0.5), (0.3, 29.0), (1.0, 1.0), (2.5, 0.0), (2.5, np.inf)],
+        *[(30.0, 29.0), (30.0, 31.0), (400.0, 30.0), (2.5, 900.0), (400.0, 450.0)],
+    ]
+)
+NO_GAMMA = np.array(
+    [(0.0, 1.0), (np.inf, 1.0), (-1.0, 1.0), (1.0, -1.0), (np.nan, 1.0)] * 2 + [(0, 0)]
+)
+BETA = np.array(
+    [
+        *[(0.5, 2.0, 0.2), (0.5, 2.0, 0.9), (20.0, 300.0, 0.05)],
+        *[(1e-3, 0.5, 1e-12), (900.0, 2.0, 1 - 1e-9), (2.0, 3.0, 0.0)],
+    ]
+)
+
+
+def _gammas(x: Any) -> list[Any]:
+    k, y = x[: len(GAMMA)], x[len(GAMMA) :]
+    return [pt.gammainc(k, y), pt.gammaincc(k, y)]
+
+
+def _betas(x: Any) -> list[Any]:
+    return [pt.betainc(*(x[at * len(BETA) : (at + 1) * len(BETA)] for at in range(3)))]
+
+
+@pytest.mark.parametrize(("build", "cases"), [(_gammas, GAMMA), (_betas, BETA)])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_incomplete_functions_and_their_gradients(
+    build: Callable[..., Any], cases: np.ndarray
+) -> None:
+    """Values are SciPy's to the last bit; gradients are loops, by PyTensor's formulas."""
+    point = cases.T.ravel()
+    exact = Made(build, length=len(point))
+    np.testing.assert_array_equal(exact.at(point)[1], exact.plain(point))
+    made = Made(lambda x: [pt.grad(build(x)[0].sum(), x)], length=len(point))
+    np.testing.assert_allclose(made.at(point)[1], made.plain(point), rtol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_incomplete_functions_beyond_their_domain_are_those_of_scipy() -> None:
+    made, point = Made(_gammas, length=NO_GAMMA.size), NO_GAMMA.T.ravel()
+    np.testing.assert_array_equal(made.at(point)[1], made.plain(point))
+
+
+def test_kept_code_finds_functions_of_scipy() -> None:
+    made, point = Made(_gammas, length=GAMMA.size), GAMMA.T.ravel()
+    assert made.function.code is not None
+    made.function = CFunction.of(made.function.code)
+    np.testing.assert_array_equal(made.at(point)[1], made.plain(point))
+    assert entry_address(entry("gammainc")) is not None
+    assert entry_address(entry("gammainc"), 3) is None
+    assert entry_address("gammainc") is entry_address(entry("none")) is None
+
+
+def test_powers_that_are_products() -> None:
+    def build(x: Any) -> list[Any]:
+        i = pt.clip(x, -9, 9).astype("int64")
+        return [i ** np.int8(2), i ** np.int8(3), x**3.0, x**2]
+
+    Made(build).check(NUMBERS)
+
+
 A = np.arange(60.0).reshape(3, 4, 5) % 7 - 2.5
 M = np.random.default_rng(1).normal(size=(N, 6))
 PLACES = np.array([3, 0, 9, 3, -1, 3, 5], np.int8)
@@ -210,6 +276,15 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
             np.arange(43) // 3 % 2,
             np.random.default_rng(3).normal(size=(43, 2)),
         ),
+    ),
+    "products of chosen rows": (
+        lambda x, m, i, c: [
+            ChosenRowProducts(6)(m * x[0], m[:7] * x[1], i),
+            ChosenRowProducts(2)(pt.outer(x, x[:2]), (m[:7] * x[3])[:, ::2][:, :2], i),
+            SumsOfRowsByIndex(6)(x[:7], m[:7] * x[1], i, pt.constant(N)),
+            SumsOfRowsByIndex(6)(x[:7], m[3:] * x[1], i, c),
+        ],
+        (M, PLACES, np.array(12)),
     ),
     "set where chosen": (
         lambda x, i: [pt.set_subtensor(x[i], x[: len(PLACES)])],
@@ -363,6 +438,8 @@ def test_an_index_out_of_bounds_is_an_error_and_reads_nothing() -> None:
         lambda x, i: [x[i]],
         lambda x, i: [pt.inc_subtensor(x[i], 1.0)],
         lambda x, i: [pt.outer(x, x)[:, i - 2 + 2]],
+        lambda x, i: [ChosenRowProducts(2)(pt.outer(x, x[:2]), pt.outer(x[:3], x[:2]), i)],
+        lambda x, i: [SumsOfRowsByIndex(2)(x[:3], pt.outer(x[:3], x[:2]), i, pt.constant(N))],
     ],
 )
 @pytest.mark.parametrize("wrong", [N, -N - 1])
@@ -552,7 +629,7 @@ def test_numbers_that_are_not_finite_have_a_status(value: float) -> None:
         lambda x: [pt.linalg.det(pt.outer(x, x) + pt.eye(N))],
         lambda x: [x[pt.argmax(x) :]],
         lambda x: [pt.sort(x)],
-        lambda x: [pt.gammainc(abs(x) + 1, abs(x))],
+        lambda x: [pt.kve(abs(x) + 1, abs(x))],
     ],
 )
 def test_other_operations_are_left_to_numba(build: Callable[..., Sequence[Any]]) -> None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.scalar import basic as ps
 from pytensor.scalar.basic import Composite
+from pytensor.scalar.loop import ScalarLoop
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.subtensor import AdvancedIncSubtensor, AdvancedSubtensor
 
+from synkhronos._compiling.array_functions import ArrayLoop
 from synkhronos._compiling.direct.unfit import OutsideError
 from synkhronos._compiling.lean.covariances import CovarianceGradient
 from synkhronos._compiling.lean.op import Lean
+from synkhronos._compiling.lean.row_products import ChosenRowProducts, SumsOfRowsByIndex
 from synkhronos._compiling.python_mode import OF_ARRAYS
 from synkhronos._compiling.vectorised.op import Vectorised
 from synkhronos._records import dataclass
@@ -158,17 +161,23 @@ def _refuse_outside(node: Apply, values: Sequence[Any], fixed: Sequence[bool]) -
     OutsideError
     """
     op = node.op.op if isinstance(node.op, Lean) else node.op
-    if not isinstance(op, AdvancedSubtensor | AdvancedIncSubtensor):
+    if isinstance(op, ChosenRowProducts):
+        chosen = [(len(values[0]), 2)]
+    elif isinstance(op, SumsOfRowsByIndex):
+        chosen = [(int(values[3]), 2)]
+    elif isinstance(op, AdvancedSubtensor | AdvancedIncSubtensor):
+        # an array, and what is put into it, come before the indices
+        first = 1 if isinstance(op, AdvancedSubtensor) else 2
+        places = zip(np.shape(values[0]), op.idx_list, strict=False)
+        chosen = [(n, first + place) for n, place in places if not isinstance(place, slice)]
+    else:
         return
-    first = 1 if isinstance(op, AdvancedSubtensor) else 2  # an array, and what is put into it
-    for length, place in zip(np.shape(values[0]), op.idx_list, strict=False):
-        if isinstance(place, slice):
-            continue
-        index = np.asarray(values[first + place])
+    for length, place in chosen:
+        index = np.asarray(values[place])
         if index.dtype == bool:  # it takes as many axes as it has
             return
         outside = np.argwhere((index < -length) | (index >= length))
-        if len(outside) and fixed[first + place]:
+        if len(outside) and fixed[place]:
             at = tuple(map(int, outside[0]))
             row = f" of row {at[0]}" if at else ""
             raise OutsideError(f"index {index[at]}{row} is out of bounds for {length} elements")
@@ -207,6 +216,10 @@ def _elementwise(op: Any, values: Sequence[Any], dtypes: Sequence[str]) -> list[
         found = [v.data if isinstance(v, Constant) else known[v] for v in op.fgraph.outputs]
         shape = np.broadcast_shapes(*map(np.shape, values))
         return [np.broadcast_to(v, shape).astype(d) for v, d in zip(found, dtypes, strict=True)]
+    if isinstance(op, ScalarLoop):
+        cells: list[list[Any]] = [[None] for _ in dtypes]
+        ArrayLoop(op).perform(cast(Any, None), values, cells)
+        return [np.asarray(found).astype(d) for [found], d in zip(cells, dtypes, strict=True)]
     [dtype] = dtypes
     plain = op.plain if isinstance(op, Vectorised) else op
     if dtype != "bool":  # PyTensor computes in the dtype of the result

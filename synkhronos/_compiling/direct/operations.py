@@ -70,6 +70,7 @@ from synkhronos._compiling.direct.unfit import UnfitError
 from synkhronos._compiling.lean.covariances import CovarianceGradient
 from synkhronos._compiling.lean.op import Lean
 from synkhronos._compiling.lean.quadratics import SquaresOfRows
+from synkhronos._compiling.lean.row_products import ChosenRowProducts, SumsOfRowsByIndex
 from synkhronos._compiling.lean.scan_places import buffers
 from synkhronos._compiling.lean.scans import NumberScan
 
@@ -385,6 +386,30 @@ class Steps(Program):
         reads, placed, rest = chosen(op, indices, out, shape)
         added = self.of(value).broadcast(shape)
         self.append(Scatter(shape, [*reads, added], out, placed, rest, not op.set_instead_of_inc))
+        return [out]
+
+    @_of.register(ChosenRowProducts)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        table, rows, index = (self.of(v) for v in node.inputs)
+        shape, out = rows.shape, self._new(node.outputs[0])
+        found, products = (new_array(shape, rows.dtype) for _ in range(2))
+        by_row = index.moved([0, "x"]).broadcast(shape)
+        self.append(Gather(shape, [by_row], table, (0, None), (1,), found))
+        self.append(Map(shape, [found, rows], ps.mul, [products]))
+        into = View(out.buffer, shape, (1, 0))
+        self.append(Reduce(shape, [products], ps.add, out.dtype, into, (1,)))
+        return [out]
+
+    @_of.register(SumsOfRowsByIndex)
+    def _(self, op: Any, node: Apply) -> list[View]:
+        self._measure(node.outputs, node.inputs[3:])
+        factors, rows, index, _ = (self.of(v) for v in node.inputs)
+        shape, out = rows.shape, self._new(node.outputs[0])
+        products = new_array(shape, rows.dtype)
+        by_row = [v.moved([0, "x"]).broadcast(shape) for v in (factors, index)]
+        self.append(Map(shape, [by_row[0], rows], ps.mul, [products]))
+        self.copied(array_of(np.zeros((), out.dtype)), out)
+        self.append(Scatter(shape, [by_row[1], products], out, (0, None), (1,), True))
         return [out]
 
     def _index(self, op: Any, numbers: Sequence[Variable]) -> list[int | slice]:

@@ -1,4 +1,11 @@
-"""The instructions of PyTensor's operations on numbers."""
+"""The instructions of PyTensor's operations on numbers.
+
+Numbers are in registers. An operation is computed in the dtype of its result, as PyTensor does it.
+It raises `UnfitError` for a dtype that it has no instructions for. `Scalars` appends instructions,
+and reads and writes no memory. Functions that write operations know nothing of arrays: `_WRITTEN`
+has them by the type of the operation. An operation that LLVM has no instruction for is a vectorised
+function, or else a call of SciPy's function, whose name the process has to know.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +14,18 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytensor.scalar as ps
 from llvmlite import ir
 from pytensor.graph.basic import Constant, Variable
 from pytensor.scalar.basic import Composite
+from pytensor.scalar.loop import ScalarLoop
+from pytensor.scalar.math import BetaInc, GammaInc, GammaIncC
 
 from synkhronos._compiling.direct import inverses
 from synkhronos._compiling.direct.unfit import UnfitError
+from synkhronos._compiling.special_entries import entry, entry_address
 from synkhronos._compiling.vectorised import table
 from synkhronos._compiling.vectorised.op import Vectorised
 from synkhronos._compiling.vectorised.real import Real
@@ -110,8 +121,12 @@ class Scalars:
         """
         if isinstance(op, Composite):
             return self._composed(op.fgraph, inputs)
+        if isinstance(op, ScalarLoop):
+            return self._looped(op, inputs)
         plain = op.plain if isinstance(op, Vectorised) else op
         [dtype] = dtypes
+        if isinstance(plain, ps.Pow) and (power := _few(inputs[1])) and dtype != BOOL:
+            return [self.folded(ps.mul, [inputs[0]] * power, dtype)]
         if table.has_code(plain, dtype):
             return [self._by_function(plain, inputs, dtype)]
         write = _WRITTEN.get(type(plain))
@@ -134,6 +149,59 @@ class Scalars:
             found = self.applied(node.op, [of(v) for v in node.inputs], kinds)
             known.update(zip(node.outputs, found, strict=True))
         return [of(v) for v in graph.outputs]
+
+    def _looped(self, op: Any, inputs: Sequence[Number]) -> list[Number]:
+        """The last states of a loop, and whether it has ended before its last step."""
+        b, graph = self._b, op.fgraph
+        steps, *given = inputs
+        given = [self.cast(v, k.type.dtype) for v, k in zip(given, graph.inputs, strict=True)]
+        count = len(graph.outputs) - op.is_while
+        states, constants = given[:count], given[count:]
+        word = steps.value.type
+        if op.is_while:  # without a step it has ended
+            states.append(self.constant(1, BOOL))
+        before = b.block
+        body, after = b.append_basic_block("step"), b.append_basic_block("stepped")
+        b.cbranch(b.icmp_signed(">", steps.value, word(0)), body, after)
+        b.position_at_end(body)
+        at = b.phi(word)
+        carried = [Number(b.phi(v.value.type), v.dtype) for v in states[:count]]
+        found = self._composed(graph, [*carried, *constants])
+        following = b.add(at, word(1))
+        more = b.icmp_signed("<", following, steps.value)
+        if op.is_while:
+            more = b.and_(more, b.not_(found[-1].value))
+        last = b.block  # a step may have blocks of its own
+        b.cbranch(more, body, after)
+        at.add_incoming(word(0), before)
+        at.add_incoming(following, last)
+        for each, first, then in zip(carried, states, found, strict=False):
+            each.value.add_incoming(first.value, before)
+            each.value.add_incoming(then.value, last)
+        b.position_at_end(after)
+        results = [Number(b.phi(v.value.type), v.dtype) for v in states]
+        for each, first, then in zip(results, states, found, strict=True):
+            each.value.add_incoming(first.value, before)
+            each.value.add_incoming(then.value, last)
+        return results
+
+    def called_by_name(self, function: str, inputs: Sequence[Number], dtype: str) -> Number:
+        """A function of `scipy.special`, which computes in doubles as PyTensor calls it.
+
+        Raises
+        ------
+        UnfitError
+        """
+        double, name = ir.DoubleType(), entry(function)
+        address = entry_address(name, len(inputs))
+        if address is None or not is_real(dtype):
+            raise UnfitError(f"{function} of {dtype}")
+        llvm.add_symbol(name, address)
+        kinds = [*[double] * len(inputs), ir.IntType(32)]
+        module = self._b.module
+        of = module.globals.get(name) or ir.Function(module, ir.FunctionType(double, kinds), name)
+        given = [self.cast(v, "float64").value for v in inputs]
+        return Number(self._b.call(of, [*given, ir.IntType(32)(0)]), "float64")
 
     def _by_function(self, op: Any, inputs: Sequence[Number], dtype: str) -> Number:
         module, name = table.TABLE[type(op)]
@@ -210,6 +278,12 @@ def _is_unsigned(dtype: str) -> bool:
     return dtype == BOOL or dtype.startswith("uint")
 
 
+def _few(power: Number) -> int:
+    """An exponent for which products take less time than a power; 0 if it is another."""
+    known = power.value.constant if isinstance(power.value, ir.Constant) else None
+    return int(known) if known in (2, 3) else 0
+
+
 type Write = Callable[[Scalars, Any, Sequence[Number], str], Number]
 
 
@@ -264,6 +338,13 @@ def _by(function: Callable[..., Real]) -> Write:
         if not is_real(dtype):
             raise UnfitError(f"{op} of {dtype}")
         return Number(function(*[Real(s._b, s.cast(v, dtype).value) for v in given]).value, dtype)
+
+    return write
+
+
+def _by_name(function: str) -> Write:
+    def write(s: Scalars, op: Any, given: Sequence[Number], dtype: str) -> Number:
+        return s.called_by_name(function, given, dtype)
 
     return write
 
@@ -351,6 +432,9 @@ _WRITTEN: dict[type, Write] = {
     ps.ArcSinh: _by(inverses.arcsinh),
     ps.ArcCosh: _by(inverses.arccosh),
     ps.ArcTanh: _by(inverses.arctanh),
+    GammaInc: _by_name("gammainc"),
+    GammaIncC: _by_name("gammaincc"),
+    BetaInc: _by_name("betainc"),
     ps.Abs: _magnitude,
     ps.Sign: _sign,
     ps.LT: _comparison("<"),

@@ -19,6 +19,7 @@ import numpy as np
 
 from synkhronos._compiling.kept.image import Image, NotLoadable, missing
 from synkhronos._compiling.kept.pickles import pickled, unpickled
+from synkhronos._compiling.special_entries import entry_address
 from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._libraries.library import extension
 from synkhronos._libraries.numba import NUMBA
@@ -120,6 +121,8 @@ def _address_of(name: str, named: Mapping[str, int]) -> int:
         return named[name]
     if name in (known := _helpers()[0]):
         return known[name]
+    if (found := entry_address(name)) is not None:
+        return found
     try:
         return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, name))
     except ValueError:
