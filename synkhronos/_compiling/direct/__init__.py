@@ -12,6 +12,7 @@ Each room imports only itself and the rooms before it.
 ``scalars``      the instructions of operations on numbers
 ``arrays``       places in memory, and views of them
 ``flat``         a graph without graphs inside, and its values at a point
+``code``         instructions on arrays: elements, registers, loops
 ``matrices``     operations on matrices, as loops and by BLAS
 ``steps``        what is computed for the elements of an array
 ``program``      steps in an order

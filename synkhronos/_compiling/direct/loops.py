@@ -20,8 +20,8 @@ from llvmlite import ir
 
 from synkhronos._compiling.direct.arrays import Buffer, View
 from synkhronos._compiling.direct.bounds import Bounds
+from synkhronos._compiling.direct.code import Array, Code
 from synkhronos._compiling.direct.kernels import Kernel
-from synkhronos._compiling.direct.matrices import Array, Code
 from synkhronos._compiling.direct.scalars import (
     BOOL,
     Number,
@@ -96,7 +96,7 @@ class Loop:
     def __init__(
         self, module: ir.Module, name: str, kernel: Kernel, flags: Sequence[str], bounds: Bounds
     ) -> None:
-        self._module, self._kernel, self._flags, self._bounds = module, kernel, flags, bounds
+        self._module, self._kernel, self._bounds = module, kernel, bounds
         self.buffers, self.parts = buffers_of(kernel), parts_of(kernel)
         given = [*self.buffers, *(buffer for buffer, _ in self.parts)]
         kinds = [stored_type(buffer.dtype).as_pointer() for buffer in given]
@@ -109,6 +109,7 @@ class Loop:
         self._address = dict(zip(self.buffers, self.function.args, strict=False))
         self._begun = dict(zip(self.parts, self.function.args[len(self.buffers) :], strict=True))
         self._b = ir.IRBuilder(self.function.append_basic_block("entry"))
+        self._code = Code(self._b, flags)
         [first, *_] = kernel.steps
         if isinstance(first, Whole):
             self._write_whole(first)
@@ -117,7 +118,7 @@ class Loop:
         self._write()
 
     def _write_whole(self, step: Whole) -> None:
-        code = Code(self._b, self._flags)
+        code = self._code
         failed = code.slot(ir.IntType(1)(0))
         axes = len(step.batch)
         views = [*step.reads, *step.into]
@@ -138,7 +139,7 @@ class Loop:
 
     def _write(self) -> None:
         builder = self._b
-        self._s = Scalars(builder, self._flags)
+        self._s = Scalars(builder, self._code.flags)
         self._wrong: ir.Value | None = None
         if any(isinstance(step, Gather | Scatter | Check) for step in self._kernel.steps):
             self._wrong = builder.alloca(ir.IntType(1))
@@ -212,7 +213,7 @@ class Loop:
         if depth == len(self._lengths):
             self._body(index)
         else:
-            with _counted(self._b, self._lengths[depth]) as at:
+            with self._code.counted(self._lengths[depth]) as at:
                 self._nest(depth + 1, [*index, at])
         zero = [_WORD(0)] * (len(self._lengths) - depth)
         for step in mine:
@@ -231,7 +232,7 @@ class Loop:
         elif lengths[depth] == 1:
             self._loops(lengths, depth + 1, [*index, _WORD(0)], body)
         else:
-            with _counted(self._b, lengths[depth]) as at:
+            with self._code.counted(lengths[depth]) as at:
                 self._loops(lengths, depth + 1, [*index, at], body)
 
     def _body(self, index: Sequence[ir.Value]) -> None:
@@ -334,7 +335,7 @@ class Loop:
         table, size = step.table, step.table.buffer.size
         zero = self._s.constant(0, table.dtype)
         start = b.alloca(stored_type(table.dtype), copies * size)
-        with _counted(b, copies * size) as at:
+        with self._code.counted(copies * size) as at:
             self._save(zero, b.gep(start, [at], inbounds=True))
         parts = [Buffer(size, table.dtype) for _ in range(copies)]
         steps = [replace(step, table=replace(table, buffer=part)) for part in parts]
@@ -346,13 +347,13 @@ class Loop:
             self._scatter(steps[number], given, [row])
 
         whole = rows // copies * copies
-        with _counted(b, rows // copies) as turn:
+        with self._code.counted(rows // copies) as turn:
             first = b.mul(turn, _WORD(copies))
             for number in range(copies):
                 add(number, b.add(first, _WORD(number)))
         for row in range(whole, rows):
             add(row - whole, _WORD(row))
-        with _counted(b, size) as at:
+        with self._code.counted(size) as at:
             place = self._pointer(table.buffer, at)
             numbers = [self._loaded(part, at) for part in parts]
             self._save(
@@ -464,29 +465,3 @@ def _order(kernel: Kernel) -> tuple[list[int], list[int]]:
     steps = [sum(abs(s[axis]) for s, in_memory in known.items() if in_memory) for axis in axes]
     order = sorted(range(len(axes)), key=lambda at: -steps[at])
     return [axes[at] for at in order], [lengths[at] for at in order]
-
-
-class _counted:
-    """A loop over integers from 0; it has one step at least."""
-
-    def __init__(self, builder: ir.IRBuilder, length: int) -> None:
-        self._b, self._length = builder, length
-
-    def __enter__(self) -> ir.Value:
-        b = self._b
-        before = b.block
-        self._body = b.append_basic_block("loop")
-        b.branch(self._body)
-        b.position_at_end(self._body)
-        self._at = b.phi(_WORD)
-        self._at.add_incoming(_WORD(0), before)
-        return self._at
-
-    def __exit__(self, *_: object) -> None:
-        b = self._b
-        following = b.add(self._at, _WORD(1), flags=("nuw", "nsw"))
-        self._at.add_incoming(following, b.block)
-        after = b.append_basic_block("after")
-        more = b.icmp_unsigned("<", following, _WORD(self._length))
-        b.cbranch(more, self._body, after)
-        b.position_at_end(after)

@@ -8,7 +8,7 @@ import numpy as np
 from llvmlite import ir
 
 from synkhronos._compiling.direct.arrays import View, array_of, new_array
-from synkhronos._compiling.direct.matrices import Array, Code
+from synkhronos._compiling.direct.code import Array, Code
 from synkhronos._compiling.direct.program import Program
 from synkhronos._compiling.direct.scalars import BOOL, Number, Scalars
 from synkhronos._compiling.lean.scan_places import (

@@ -129,7 +129,7 @@ class Whole(Step):
     Attributes
     ----------
     write : callable
-        Appends its instructions: of `matrices.Code`, the operands and the results.
+        Appends its instructions: of `code.Code`, the operands and the results.
     into : list of View
         The results, and memory that it needs.
     batch : tuple of int
