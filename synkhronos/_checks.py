@@ -15,11 +15,10 @@ import numbers
 import reprlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeGuard
 
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos._records import dataclass
 
 
 class _Short(reprlib.Repr):

@@ -190,18 +190,6 @@ def test_each_layer_has_an_addition_that_is_explained() -> None:
     assert {f"A{example[1:]}" for example in examples.values()} <= set(entries)
 
 
-def test_dataclasses_are_those_that_are_made_soon() -> None:
-    """Those of Python take three times as long; one class has slots."""
-    from_python = {
-        name
-        for name, tree in modules().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "dataclasses"
-        if "dataclass" in {each.name for each in node.names}
-    }
-    assert from_python == {"_records", "_api.request"}
-
-
 def test_files_that_contributors_look_for_are_there() -> None:
     named = set(re.findall(r"``(\w+/[\w./]*\w)``", (ROOT / "CONTRIBUTING.rst").read_text()))
     places = [ROOT, ROOT / "tests", PACKAGE]
@@ -726,7 +714,7 @@ RUNS_DATA = re.compile(
 
 
 def test_data_is_run_as_code_in_two_modules() -> None:
-    """T5: what comes from a file never becomes code. `_records` runs what classes of ours say."""
+    """T5: what comes from a file never becomes code."""
     found = set()
     for name, tree in modules().items():
         if any(RUNS_DATA.match(called) for called in calls(tree)):
@@ -736,7 +724,7 @@ def test_data_is_run_as_code_in_two_modules() -> None:
                 found |= {name for base in node.bases if RUNS_DATA.match(ast.unparse(base))}
             elif isinstance(node, ast.keyword):
                 assert node.arg != "allow_pickle", name
-    assert found == {"_transport.serialization", "_compiling.kept.pickles", "_records"}
+    assert found == {"_transport.serialization", "_compiling.kept.pickles"}
 
 
 UNPICKLES = re.compile(r"(^unpickled|unpack_graph|serialization\.read|deserialize_keras_object)$")

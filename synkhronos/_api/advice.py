@@ -6,6 +6,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from synkhronos._api.tables import Table, busy
 from synkhronos._errors import InputTypeError
 from synkhronos._host import cores as _cores
 from synkhronos._host.thread_pools import ThreadLimits
-from synkhronos._records import dataclass
 
 SECONDS = 0.15  # of measuring, for each figure
 PARTS = (1, 2, 4, 8)  # the fractions of the rows that are timed: all, a half, ...

@@ -22,6 +22,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,6 @@ from synkhronos._engine.variables import Entry, NewValues, is_array, new_values
 from synkhronos._errors import DeprecatedWarning, InputError, InputTypeError
 from synkhronos._plan.rows import Picks, Selection, edges, select
 from synkhronos._proofs.reductions import NAMES, Reduction, check_adds, parse
-from synkhronos._records import dataclass
 from synkhronos._warnings import warn
 
 Variables = SharedVariable | str | Sequence[SharedVariable | str]

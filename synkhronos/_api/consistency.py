@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from synkhronos._engine.member import Member
 from synkhronos._engine.runner import retried
 from synkhronos._engine.variables import Entry, is_array
 from synkhronos._errors import GroupError, InputTypeError
-from synkhronos._records import dataclass
 
 _DIGEST_BYTES = 16
 

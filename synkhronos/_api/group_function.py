@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,6 @@ from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host.arena import ArrayRef
 from synkhronos._plan.rows import Picks, Selection, Span
 from synkhronos._proofs.reductions import Reduction
-from synkhronos._records import dataclass
 
 _Then = Callable[[list[object]], list[object]] | None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from synkhronos._api.tables import Table, busy, percent
@@ -12,7 +13,6 @@ from synkhronos._engine.commands.base import BYTES, CALLS, PHASES, ROWS
 from synkhronos._engine.commands.clocks import Clocks, ReadClocks, seconds_by_phase
 from synkhronos._engine.group import Group
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 
 # A group whose members compute for this fraction of the time is used well.
 WELL_USED = 0.8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,7 +16,6 @@ from synkhronos._engine.group import Group
 from synkhronos._engine.member import Member
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._plan.rows import edges
-from synkhronos._records import dataclass
 
 Loader = Callable[[int, int], object]  # rows start to stop, of the whole
 

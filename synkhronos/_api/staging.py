@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from synkhronos._api.data import Data
 from synkhronos._engine.commands.call import Call
 from synkhronos._host.arena import Arena, ArrayRef
 from synkhronos._plan.rows import Picks, Selection
-from synkhronos._records import dataclass
 
 _ROWS = np.dtype(np.int64)
 _least, _largest = np.minimum.reduce, np.maximum.reduce

@@ -6,9 +6,9 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from synkhronos._errors import printable
-from synkhronos._records import dataclass
 
 
 def percent(fraction: float) -> str:

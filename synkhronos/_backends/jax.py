@@ -25,6 +25,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,6 @@ from synkhronos._libraries.jax import JAX
 from synkhronos._libraries.library import optional_gain
 from synkhronos._proofs import reductions
 from synkhronos._proofs.reductions import Reduction, accumulator, check_alike, result_dtype
-from synkhronos._records import dataclass
 
 if TYPE_CHECKING:
     import jax

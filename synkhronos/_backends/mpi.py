@@ -39,6 +39,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -46,7 +47,6 @@ import numpy as np
 
 from synkhronos._errors import BackendMissing, GroupClosed
 from synkhronos._host.system import MPI_RANKS
-from synkhronos._records import dataclass
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numba
@@ -23,7 +24,6 @@ from numba import types
 from numba.extending import intrinsic
 
 from synkhronos._compiling.loops import njit
-from synkhronos._records import dataclass
 
 DTYPES = tuple(np.dtype(t) for t in ("f4", "f8", "i8"))  # int32 + int32 is int64 in numba
 # what `Table.run` returns: the sum is there; a member has not come yet; the sum is there, and a

@@ -17,12 +17,11 @@ These rules hold:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from synkhronos._engine.variables import Entry, Registry, mark_torn
-from synkhronos._records import dataclass
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.processes.interrupts import Interrupts
 from synkhronos._warnings import log

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from pytensor.graph.basic import Variable
@@ -15,7 +16,6 @@ from synkhronos._plan.lengths import Lengths
 from synkhronos._plan.rows import slices
 from synkhronos._proofs import Proof, depends_on, prove
 from synkhronos._proofs.reductions import Reduction, parse
-from synkhronos._records import dataclass
 
 SliceLengths = tuple[tuple[int, ...], ...]  # for each member, the lengths that its part is cut into
 Outputs = tuple[int, ...]

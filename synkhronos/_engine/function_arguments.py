@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pytensor
@@ -32,7 +32,6 @@ from synkhronos._checks import shown
 from synkhronos._compiling.graph_types import tensor_type
 from synkhronos._errors import InputError, InputTypeError, UnusedWarning
 from synkhronos._proofs.reductions import Reduction, parse
-from synkhronos._records import dataclass
 from synkhronos._warnings import warn
 
 Structure = Literal["single", "list", "dict"]

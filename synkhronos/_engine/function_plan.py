@@ -16,6 +16,7 @@ These rules hold:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pytensor.compile.io import In
@@ -55,7 +56,6 @@ from synkhronos._errors import InputError, InputTypeError, LocalUpdateWarning, R
 from synkhronos._proofs import Proof, Unproved, depends_on, prove, row_draws
 from synkhronos._proofs.reductions import Reduction, check_adds, parse
 from synkhronos._proofs.walk import Made
-from synkhronos._records import dataclass
 from synkhronos._warnings import log, place_of_user, warn
 
 

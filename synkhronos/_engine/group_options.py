@@ -6,7 +6,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from synkhronos._backends import jax as jax_backend
@@ -18,7 +18,6 @@ from synkhronos._host import cores as _cores
 from synkhronos._host.arena import Arena
 from synkhronos._host.devices import Device, are_cores, devices_for
 from synkhronos._host.launch_settings import LaunchSettings
-from synkhronos._records import dataclass
 from synkhronos._transport.channels.one_node import OneNodeChannel
 from synkhronos._warnings import log
 

@@ -20,7 +20,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,7 +31,6 @@ from synkhronos._engine.spans import COMPILE, Spans
 from synkhronos._engine.variables import Entry, NewValues, Registry, is_torn, mark_torn, stream
 from synkhronos._host.arena import ArrayRef, FileRef, Views
 from synkhronos._host.cores import MasterCores
-from synkhronos._records import dataclass
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.processes.interrupts import Interrupts
 from synkhronos._transport.shared_state.control_words import COMPILING, PROGRESS, progress_word

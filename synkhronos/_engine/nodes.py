@@ -32,6 +32,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -48,7 +49,6 @@ from synkhronos._host.arena import Arena
 from synkhronos._host.cores import MasterCores
 from synkhronos._host.devices import Device
 from synkhronos._host.launch_settings import launch_settings
-from synkhronos._records import dataclass
 from synkhronos._transport.channels.channel import ReceivingEnd
 from synkhronos._transport.channels.leader_tree import Leaders
 from synkhronos._transport.channels.multi_node import (

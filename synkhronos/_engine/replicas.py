@@ -23,7 +23,7 @@ import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,6 @@ from synkhronos._engine.graph_collectives import ordered
 from synkhronos._engine.ready_values import Listener, listener, listening, told_among
 from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._proofs.reductions import Accumulator, Reduction
-from synkhronos._records import dataclass
 
 
 def is_dense(kind: object) -> bool:

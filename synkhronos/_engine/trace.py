@@ -8,7 +8,7 @@ import heapq
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,6 @@ from synkhronos._engine.commands.base import COMPUTE, PHASES
 from synkhronos._engine.spans import COLLECT, COMPILE, NAMED, RUN, SPAN
 from synkhronos._errors import InputError
 from synkhronos._host import files
-from synkhronos._records import dataclass
 
 _FORMAT = b"synkhronos trace 1\n"  # then a line of JSON, then the spans of each member
 _OF_OTHER_FILES = (OSError, LookupError, ArithmeticError, ValueError, TypeError, RecursionError)

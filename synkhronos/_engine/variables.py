@@ -20,7 +20,7 @@ import hashlib
 import math
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,6 @@ from pytensor.link.basic import Container
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._errors import InputError, ReplicaWarning, StateTorn
-from synkhronos._records import dataclass
 from synkhronos._warnings import warn
 
 # by container: the value that a failure has left half written

@@ -27,6 +27,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,6 @@ from synkhronos._host.atomic import AtomicReference
 from synkhronos._host.descriptors import Descriptor
 from synkhronos._host.memory_limits import available
 from synkhronos._host.ranges import DirtyRanges, Ranges
-from synkhronos._records import dataclass
 
 PAGE = mmap.PAGESIZE
 HEAD_BYTES = 1 << 20  # of each region; _transport/shared_state/control_words.py says what is in it

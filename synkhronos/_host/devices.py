@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytensor
@@ -14,7 +15,6 @@ import pytensor
 from synkhronos._checks import check_integer, or_none, shown
 from synkhronos._errors import BackendMissing, InputError, InputTypeError
 from synkhronos._host import cores
-from synkhronos._records import dataclass
 
 _NAME = re.compile(r"cpu|cuda(:\d+)?")
 _FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")  # JAX accepts either

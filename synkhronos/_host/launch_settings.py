@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 
 _MEMBERS, _DEVICES = "SYNKHRONOS_MEMBERS", "SYNKHRONOS_DEVICES"
 _TIMEOUT, _LOG_DIR = "SYNKHRONOS_TIMEOUT", "SYNKHRONOS_LOG_DIR"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from synkhronos._host import cgroups
-from synkhronos._records import dataclass
 
 _FILES = {  # of a cgroup: what it allows, what it uses, and an entry of memory.stat
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

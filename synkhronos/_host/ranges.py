@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from synkhronos._host.atomic import AtomicReference
-from synkhronos._records import dataclass
 
 
 class Ranges:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from synkhronos._errors import BatchError, InputError, InputTypeError
-from synkhronos._records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ side by side in one process.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 
 import numpy as np
-
-from synkhronos._records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ without a proof costs a warning, while a wrong proof would give wrong numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
@@ -26,7 +27,6 @@ from synkhronos._proofs.draws import row_draws
 from synkhronos._proofs.linear import decides, is_linear
 from synkhronos._proofs.values import Count, Finished, Reduced, Rows, Same, Stuck, Unknown
 from synkhronos._proofs.walk import Made, Walk, name_of, seed
-from synkhronos._records import dataclass
 
 __all__ = ["Partial", "Proof", "Unproved", "depends_on", "prove", "row_draws"]
 

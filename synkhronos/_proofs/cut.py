@@ -8,6 +8,7 @@ placeholders.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
@@ -28,7 +29,6 @@ from synkhronos._proofs.values import (
     Stuck,
 )
 from synkhronos._proofs.walk import Walk, is_scalar
-from synkhronos._records import dataclass
 
 
 @dataclass(frozen=True)

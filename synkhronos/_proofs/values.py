@@ -27,12 +27,10 @@ other classes it is exact except for rows that hold infinities, since 0 * inf is
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pytensor.graph.basic import Variable
-
-from synkhronos._records import dataclass
 
 
 @dataclass(frozen=True)

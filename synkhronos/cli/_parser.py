@@ -9,6 +9,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +17,6 @@ import synkhronos
 from synkhronos._checks import closest
 from synkhronos._errors import printable
 from synkhronos._host import system
-from synkhronos._records import dataclass
 
 _EPILOG = """\
 exit codes: 0 done, 1 failed, 2 wrong usage

@@ -7,13 +7,13 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from matplotlib import rc_context, rcdefaults, rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter, StrMethodFormatter
 
-from synkhronos._records import dataclass
 from synkhronos.cli._scaling import Curve
 
 # Okabe and Ito's colours without their yellow and black, so that they are told apart with any

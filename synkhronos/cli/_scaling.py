@@ -7,13 +7,12 @@ import io
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from statistics import median
 
 from synkhronos._errors import InputError
 from synkhronos._host import files
-from synkhronos._records import dataclass
 
 _LARGEST = 1 << 53  # up to here a float holds each integer
 STRONG, WEAK = "strong", "weak"

@@ -26,7 +26,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,6 @@ from pytensor.tensor.variable import TensorVariable
 from synkhronos._checks import shown
 from synkhronos._errors import BackendMissing, InputError, InputTypeError
 from synkhronos._libraries.keras import KERAS
-from synkhronos._records import dataclass
 from synkhronos.interop._keras_json import model_of
 from synkhronos.interop._operations import Called
 from synkhronos.training.metrics import Metric, accuracy

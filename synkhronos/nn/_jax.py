@@ -13,6 +13,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,6 @@ from jax import lax
 from pytensor.graph.basic import Apply
 from pytensor.link.jax.dispatch import jax_funcify
 
-from synkhronos._records import dataclass
 from synkhronos.nn._augmentation import Augmentation
 from synkhronos.nn._convolution import (
     Convolution,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from pytensor.graph.basic import Variable
-
-from synkhronos._records import dataclass
 
 Pair = tuple[int, int]
 Padding = tuple[Pair, Pair]

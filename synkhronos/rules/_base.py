@@ -11,14 +11,13 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Self, override
 
 import numpy as np
 
 from synkhronos._checks import Checked
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 
 Vector = np.ndarray
 Vectors = Sequence[Vector]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, override
 
 from synkhronos._checks import check_integer, check_number, check_word
-from synkhronos._records import dataclass
 from synkhronos.rules._base import STATES, RoundRule, Vector, Vectors
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar, override
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from synkhronos._checks import check_integer, check_word, or_none, shown
 from synkhronos._compiling.loops import elementwise
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos._records import dataclass
 from synkhronos.rules._base import Turn, TurnRule, Vector, Vectors
 
 _VERSION, _VOTES, _ROWS = range(3)

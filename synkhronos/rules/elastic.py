@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self, override
 
 from synkhronos._checks import check_flag, check_integer, check_number, or_none
 from synkhronos._compiling.loops import elementwise
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 from synkhronos.rules._base import RoundRule, Turn, TurnRule, Vector, Vectors, Way
 
 

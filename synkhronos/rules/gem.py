@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, override
 
 from synkhronos._checks import check_integer, check_number
 from synkhronos._compiling.loops import elementwise
-from synkhronos._records import dataclass
 from synkhronos.rules._base import Turn, TurnRule, Vector, Vectors
 
 _TINY = 1e-12

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, override
 
 import numpy as np
 
 from synkhronos._checks import check_integer, check_number
 from synkhronos._compiling.loops import elementwise
-from synkhronos._records import dataclass
 from synkhronos.rules._base import FreeRule, Vector, Way
 
 

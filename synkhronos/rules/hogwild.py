@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import override
 
-from synkhronos._records import dataclass
 from synkhronos.rules._base import FreeRule, Way
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self, override
 
 from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos._records import dataclass
 from synkhronos.rules._base import FreeRule, RoundRule, Rule, Way, way_of
 
 

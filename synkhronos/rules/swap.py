@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, override
 
 import numpy as np
 
 from synkhronos._checks import check_integer
-from synkhronos._records import dataclass
 from synkhronos.rules._base import RoundRule, Vector, Vectors
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from synkhronos._errors import InputError
 from synkhronos._host import files
-from synkhronos._records import dataclass
 from synkhronos.search._spaces import Space, override
 from synkhronos.search._trial import Trial
 from synkhronos.training.config import Config, read

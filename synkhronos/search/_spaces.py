@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from dataclasses import dataclass
 from typing import Any
 
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 
 _NUMBER = r"[-+]?[\d.]+(?:e[-+]?\d+)?"
 _RANGE = re.compile(rf"(log:)?({_NUMBER}?)\.\.({_NUMBER})(?::({_NUMBER}))?", re.IGNORECASE)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from synkhronos._records import dataclass
 from synkhronos._transport.processes.slot_process import SlotProcess
 
 

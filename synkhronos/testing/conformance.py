@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from synkhronos._engine.group import Group
 from synkhronos._engine.member import Member
 from synkhronos._plan.rows import edges
 from synkhronos._proofs.reductions import Reduction, combine
-from synkhronos._records import dataclass
 from synkhronos._transport.communicators.communicator import Communicator
 
 Shape = tuple[int, ...]

@@ -8,11 +8,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.member import Member
-from synkhronos._records import dataclass
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,6 @@ from synkhronos._engine.commands.base import Command
 from synkhronos._engine.group import Group
 from synkhronos._engine.member import Member
 from synkhronos._host.polling import readable
-from synkhronos._records import dataclass
 from synkhronos.testing import leaks
 
 LIMIT = 20.0  # seconds for a trial; a longer trial counts as hung

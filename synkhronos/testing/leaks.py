@@ -15,9 +15,8 @@ import re
 import threading
 import time
 from collections.abc import Collection, Iterator, Set
+from dataclasses import dataclass
 from pathlib import Path
-
-from synkhronos._records import dataclass
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,6 @@ import numpy as np
 from synkhronos._checks import is_integer
 from synkhronos._errors import InputError
 from synkhronos._proofs.reductions import normalized
-from synkhronos._records import dataclass
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseUpdate
 from synkhronos.rules import FreeRule, GoSGD, RoundRule, Rule
 from synkhronos.rules._base import STARTS_AS_CENTRE, Turn, TurnRule, Vector

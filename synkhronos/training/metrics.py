@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -20,7 +21,6 @@ from pytensor.tensor.variable import TensorVariable
 from synkhronos._checks import check_integer, check_word, shown
 from synkhronos._errors import InputTypeError
 from synkhronos._public import belong_to
-from synkhronos._records import dataclass
 from synkhronos.training._directions import Mode
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pytensor.compile.sharedvalue import SharedVariable
@@ -11,7 +11,6 @@ from pytensor.graph.basic import Variable
 
 from synkhronos._checks import shown
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

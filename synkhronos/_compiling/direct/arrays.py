@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from synkhronos._compiling.direct.unfit import UnfitError
-from synkhronos._records import dataclass
 
 type Shape = tuple[int, ...]
 

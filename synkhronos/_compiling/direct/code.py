@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from llvmlite import ir
 
 from synkhronos._compiling.direct.arrays import Shape
-from synkhronos._records import dataclass
 
 LANES = 8  # numbers of a register
 _AT_ONCE = 4  # registers that add up a part of a row

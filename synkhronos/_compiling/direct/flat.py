@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, cast
 
@@ -23,7 +24,6 @@ from synkhronos._compiling.lean.op import Lean
 from synkhronos._compiling.lean.row_products import ChosenRowProducts, SumsOfRowsByIndex
 from synkhronos._compiling.python_mode import OF_ARRAYS
 from synkhronos._compiling.vectorised.op import Vectorised
-from synkhronos._records import dataclass
 
 _FOLDED = ps.Add, ps.Mul, ps.Maximum, ps.Minimum, ps.AND, ps.OR, ps.XOR
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from synkhronos._compiling.direct.arrays import Buffer, Shape, View
 from synkhronos._compiling.direct.steps import Accumulate, Check, Gather, Map, Scatter, Step, Whole
-from synkhronos._records import dataclass
 
 _MOST_STEPS = 60  # of a loop
 

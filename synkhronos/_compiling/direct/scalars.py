@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -29,7 +30,6 @@ from synkhronos._compiling.special_entries import entry, entry_address
 from synkhronos._compiling.vectorised import table
 from synkhronos._compiling.vectorised.op import Vectorised
 from synkhronos._compiling.vectorised.real import Real
-from synkhronos._records import dataclass
 
 FLAGS = ("arcp", "contract", "afn", "reassoc", "nsz")  # those that PyTensor gives numba
 _BITS = 8

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from synkhronos._compiling.direct.arrays import Shape, View
-from synkhronos._records import dataclass
 
 
 @dataclass(eq=False)

@@ -17,13 +17,13 @@ import stat
 import struct
 from collections.abc import Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 import pytensor
 
 from synkhronos._errors import InputError, UnusedWarning
-from synkhronos._records import dataclass
 from synkhronos._warnings import log, warn
 
 SETTING = "SYNKHRONOS_KEEP"  # megabytes; 0 keeps nothing

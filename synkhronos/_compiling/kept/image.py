@@ -12,11 +12,10 @@ import functools
 import mmap
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-
-from synkhronos._records import dataclass
 
 _X86_64, _ADDRESS = 62, 1  # the processor; the kind of relocation that is a whole address
 _BITS, _ZEROS, _RELOCATIONS, _SYMBOLS, _UNWIND = 1, 8, 4, 2, 0x70000001  # kinds of sections

@@ -12,6 +12,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Self
 
@@ -23,7 +24,6 @@ from synkhronos._compiling.special_entries import entry_address
 from synkhronos._libraries.fork_safe_lock import ForkSafeLock
 from synkhronos._libraries.library import extension
 from synkhronos._libraries.numba import NUMBA
-from synkhronos._records import dataclass
 
 _NEEDED = re.compile(rb"missing Environment: ([\w$.]+)")  # numba's error, in code that calls Python
 # a name of each module in C that has the functions which numba's code calls, and their prefix

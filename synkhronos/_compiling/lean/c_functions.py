@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numba
@@ -33,7 +34,6 @@ from synkhronos._libraries.numba import (
     unpack_tuple,
     voidptr_t,
 )
-from synkhronos._records import dataclass
 
 SUCCESS, FAILED, NOT_FINITE_GRADIENT, NOT_FINITE_VALUE = 0, 1, 3, 4
 NOT_EXPANDED = -2

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from llvmlite import ir
 from synkhronos._compiling.kept.machine_code import CFunction
 from synkhronos._compiling.lean.machine_code import compiled
 from synkhronos._libraries.numba import cpu_target, for_range
-from synkhronos._records import dataclass
 
 _WORD, _NUMBER = ir.IntType(64), ir.DoubleType()
 _NUMBERS, _RECORD = _NUMBER.as_pointer(), _WORD.as_pointer()

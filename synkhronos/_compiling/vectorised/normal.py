@@ -6,11 +6,12 @@ t = (x - k) / (x + k) over x + c (Shepherd and Laframboise, Mathematics of Compu
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from synkhronos._compiling.vectorised.exponentials import reduced, scaled
 from synkhronos._compiling.vectorised.logarithms import log_of_sum
 from synkhronos._compiling.vectorised.quotients import quotient
 from synkhronos._compiling.vectorised.real import SINGLE, Real, where
-from synkhronos._records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ instructions are rounded as IEEE 754 says; only `fused` leaves one rounding to t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from llvmlite import ir
 
 from synkhronos._compiling.vectorised.coefficients import COEFFICIENTS
-from synkhronos._records import dataclass
 
 
 @dataclass(frozen=True)

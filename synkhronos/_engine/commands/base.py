@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ import numpy as np
 from synkhronos._engine.member import Member
 from synkhronos._engine.spans import Spans
 from synkhronos._engine.variables import Entry
-from synkhronos._records import dataclass
 from synkhronos._transport.channels.repeated_commands import Repeatable
 
 # The first six follow one another in a call or training step; "between" is the time from the end of

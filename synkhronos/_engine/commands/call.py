@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,6 @@ from synkhronos._errors import InputError
 from synkhronos._host.arena import ArrayRef, FileRef
 from synkhronos._plan.rows import Picks, Selection, Span, select, slices
 from synkhronos._proofs.reductions import COMBINE, Reduction, check_shapes, combine, normalized
-from synkhronos._records import dataclass
 from synkhronos._warnings import log
 
 # All members reduce values of at least this size, in chunks; only the master reduces smaller ones.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from synkhronos._engine.commands.base import (
 )
 from synkhronos._engine.commands.call import Call, ExtendedCall, compute_call, contribute_call
 from synkhronos._engine.member import Member
-from synkhronos._records import dataclass
 
 
 class Clocks:

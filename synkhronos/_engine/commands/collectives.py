@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from synkhronos._engine.commands.base import Command
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry, NewValues, is_array
 from synkhronos._proofs.reductions import Reduction
-from synkhronos._records import dataclass
 from synkhronos._transport.communicators.communicator import Join
 
 

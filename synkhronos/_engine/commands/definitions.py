@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import Replica
 from synkhronos._engine.variables import build, stream
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 from synkhronos._transport import serialization
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from synkhronos._engine.runner import Runner
 from synkhronos._engine.spans import SPAN, Spans
 from synkhronos._engine.trace import Alignment, MemberTrace, Trace, check_path
 from synkhronos._errors import GroupError
-from synkhronos._records import dataclass
 
 _PINGS = 32  # of which the fastest counts
 

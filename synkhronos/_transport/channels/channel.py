@@ -7,10 +7,10 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from synkhronos._errors import GroupClosed, WorkerDied
-from synkhronos._records import dataclass
 from synkhronos._transport.channels.repeated_commands import Repeatable
 from synkhronos._transport.processes.child_process import END_SECONDS
 from synkhronos._transport.processes.interrupts import Interrupts

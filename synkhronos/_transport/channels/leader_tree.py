@@ -17,11 +17,10 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from synkhronos._errors import GroupError
-from synkhronos._records import dataclass
 from synkhronos._transport.shared_state.waiting import GroupEnded, PeerDied, PeerFailed
 
 ARITY = 4  # children of a leader, which sends to them one after the other

@@ -5,8 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterable
-
-from synkhronos._records import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)

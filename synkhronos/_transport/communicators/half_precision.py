@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
-
-from synkhronos._records import dataclass
 
 FORMATS = ("fp16", "bf16")
 

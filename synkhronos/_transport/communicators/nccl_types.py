@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from synkhronos._backends.nccl import element, operator
 from synkhronos._proofs.reductions import Reduction, accumulator, result_dtype
-from synkhronos._records import dataclass
 
 _NCCL = {
     Reduction.AVG: "Sum",

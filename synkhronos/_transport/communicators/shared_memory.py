@@ -18,7 +18,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,6 @@ from synkhronos._backends.reduction_loops import compile_for, in_place, reduce_b
 from synkhronos._errors import InputError
 from synkhronos._plan.rows import edges as split
 from synkhronos._proofs.reductions import Reduction, result_dtype
-from synkhronos._records import dataclass
 from synkhronos._transport.communicators.communicator import (
     DIFFER,
     Arrays,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from synkhronos._plan.chunks import Chunk
-from synkhronos._records import dataclass
 
 
 @dataclass(frozen=True)

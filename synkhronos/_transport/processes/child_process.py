@@ -8,13 +8,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from synkhronos._host import cgroups
 from synkhronos._host.descriptors import Descriptor
 from synkhronos._host.memory_limits import oom_kills, smallest
 from synkhronos._host.polling import readable
-from synkhronos._records import dataclass
 
 _KNOWN = frozenset(int(s) for s in signal.Signals)  # most real-time signals have no name
 _HINTS: dict[int, str] = {

@@ -6,8 +6,8 @@ import itertools
 import os
 import re
 import sys
+from dataclasses import dataclass
 
-from synkhronos._records import dataclass
 from synkhronos._transport.processes.worker import fork_worker
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+),? in (?P<function>.*)$')

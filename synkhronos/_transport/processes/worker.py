@@ -11,10 +11,9 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from synkhronos._records import dataclass
 from synkhronos._transport.processes import guards
 from synkhronos._transport.processes.child_process import ChildProcess
 from synkhronos._transport.processes.interpreter import start_interpreter

@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 import struct
 import time
+from dataclasses import dataclass
 
 from synkhronos._errors import printable
 from synkhronos._host.arena import Arena
-from synkhronos._records import dataclass
 from synkhronos._transport.shared_state.control_words import (
     ASLEEP,
     COMPILING,

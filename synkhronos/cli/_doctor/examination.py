@@ -27,6 +27,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,6 @@ from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.optuna import OPTUNA
 from synkhronos._libraries.pymc import PYMC
 from synkhronos._libraries.pytensor import PYTENSOR
-from synkhronos._records import dataclass
 from synkhronos._transport.processes.fork_safety import reasons_against_fork
 from synkhronos.cli._doctor.mpi_round_trip import round_trip
 from synkhronos.cli._mpi_launcher import launcher, version_of

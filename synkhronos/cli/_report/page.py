@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 import synkhronos
-from synkhronos._records import dataclass
 from synkhronos.cli._plots import Line, color_of, curves_svg, printable, scaling_svgs
 from synkhronos.cli._report.summary import SPLIT, Run
 from synkhronos.cli._scaling import Curve

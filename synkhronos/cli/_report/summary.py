@@ -6,11 +6,11 @@ import datetime
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 from synkhronos.training._record.run_folder import is_number, read_metrics, read_starts, writer_of
 from synkhronos.training._record.scalars import text_of
 

@@ -7,9 +7,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from synkhronos._host import files
-from synkhronos._records import dataclass
 from synkhronos.cli._run.usage import UsageError
 
 _SECONDS = 10.0  # limit of scontrol, which answers without its server

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-from synkhronos._records import dataclass
 
 # Also sent to other hosts by Open MPI, which sends none by itself: what decides the graphs' types,
 # and where modules are.

@@ -8,14 +8,13 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from synkhronos._errors import StartFailed
 from synkhronos._host import files
 from synkhronos._host.launch_settings import LaunchSettings, without_settings
 from synkhronos._host.secrets import HIDDEN, is_telling, words_without_secrets
-from synkhronos._records import dataclass
 from synkhronos.cli import _mpi_launcher
 from synkhronos.cli._run.hosts import Host, allocation, listed_hosts, named_hosts
 from synkhronos.cli._run.launchers import SENT, Mpi, library_beside, srun_line, under_a_launcher

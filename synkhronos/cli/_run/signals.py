@@ -7,9 +7,8 @@ import ctypes
 import os
 import signal
 import struct
+from dataclasses import dataclass
 from typing import Self
-
-from synkhronos._records import dataclass
 
 _INFO = struct.Struct("=Iii116x")  # <sys/signalfd.h>: number, errno, code, and what is not needed
 _BY_KERNEL = 0x80  # <asm-generic/siginfo.h>: SI_KERNEL, of Ctrl-C at the terminal

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 
-from synkhronos._records import dataclass
 from synkhronos.cli._top.watched_groups import memory_files
 from synkhronos.pymc._chains.progress import SHOWN, line_of, shown_chains
 

@@ -12,7 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from synkhronos._engine.commands.base import (
@@ -30,7 +30,6 @@ from synkhronos._engine.commands.base import (
     SIGNED,
 )
 from synkhronos._errors import printable
-from synkhronos._records import dataclass
 from synkhronos._transport.shared_state.control_words import progress_of
 from synkhronos._transport.shared_state.status import GroupStatus, MemberStatus, read_status
 

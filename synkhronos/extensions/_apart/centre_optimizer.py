@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +16,6 @@ from synkhronos._compiling.progress import watch
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos._engine.replicas import compiled, configured, settings
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 from synkhronos.extensions._step.partition import Loop, Partition, partition_rule
 from synkhronos.extensions.updates import apply_rule
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from synkhronos._backends.reduction_loops import reduce_block, reduce_into
 from synkhronos._plan.rows import edges
 from synkhronos._proofs.reductions import Reduction, accumulator, normalized, rounded
-from synkhronos._records import dataclass
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._apart.recipe import PARAMETER, STATE
 from synkhronos.extensions._step.layout import ALIGN

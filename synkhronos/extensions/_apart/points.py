@@ -6,6 +6,7 @@ import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -13,7 +14,6 @@ from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._checks import check_number, shown
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 from synkhronos.extensions._step.step_report import Rows, StepReport
 
 _LOOK_SECONDS = 0.25  # between two reports of a run

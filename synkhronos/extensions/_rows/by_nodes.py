@@ -18,6 +18,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,7 +28,6 @@ from synkhronos._engine.group import Group
 from synkhronos._engine.member import Member
 from synkhronos._errors import GroupError, InputError, InputTypeError
 from synkhronos._plan.rows import edges
-from synkhronos._records import dataclass
 from synkhronos.extensions._rows.batches import Batches, EpochWalk
 from synkhronos.extensions._rows.reader import LOOK_SECONDS, Read, opened, read_batch
 from synkhronos.extensions._rows.source import Source

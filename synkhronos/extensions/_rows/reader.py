@@ -20,12 +20,12 @@ import os
 import queue
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from synkhronos._engine.group import Group
 from synkhronos._errors import GroupError, InputError, SourceError
-from synkhronos._records import dataclass
 from synkhronos._warnings import log
 from synkhronos.extensions._rows.batches import EpochWalk
 from synkhronos.extensions._rows.source import Source, fits

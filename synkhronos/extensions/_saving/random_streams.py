@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from synkhronos._engine.member import Member
 from synkhronos._engine.shipping import share_variables
 from synkhronos._engine.variables import new_values, stream
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 
 _DTYPES = ("uint32", "uint64")  # of what states have
 _POOL = 1 << 16  # words of a seed (numpy's default is 4); a larger number is an attack

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from synkhronos._engine.commands.base import Command
@@ -9,7 +11,6 @@ from synkhronos._engine.commands.collectives import Collective
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 from synkhronos.extensions._step.flat import Arrays, FlatRecipe
 from synkhronos.extensions._step.install import Install, MemberState, scalars
 from synkhronos.extensions._step.overlap import Overlap

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from synkhronos._checks import Checked, check_flag, check_integer, check_number, check_word, shown
 from synkhronos._errors import DeprecatedWarning, InputError, InputTypeError
-from synkhronos._records import dataclass
 from synkhronos._transport.communicators.half_precision import FORMATS
 from synkhronos._warnings import warn
 

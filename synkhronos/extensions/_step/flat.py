@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 
 from synkhronos._compiling.graph_types import ModeLike
-from synkhronos._records import dataclass
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._step.exchanges import Exchange, TopK
 from synkhronos.extensions._step.layout import Bucket, assign_owners, bucket

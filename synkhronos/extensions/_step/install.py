@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from synkhronos._engine.commands.clocks import Clocks
 from synkhronos._engine.member import Member
 from synkhronos._engine.variables import Entry
 from synkhronos._host.arena import ArrayRef
-from synkhronos._records import dataclass
 from synkhronos._transport import serialization
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,6 @@ from synkhronos._engine.shipping import distribute_in, share_variables
 from synkhronos._engine.variables import Entry, check_whole, to_send
 from synkhronos._errors import InputError, InputTypeError
 from synkhronos._host.arena import Arena
-from synkhronos._records import dataclass
 from synkhronos._transport import serialization
 from synkhronos.extensions._step.commands import MakeNodeShared
 from synkhronos.extensions._step.exchanges import Exchange

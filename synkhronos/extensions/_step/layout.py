@@ -9,9 +9,9 @@ member updates.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from synkhronos._plan.rows import edges
-from synkhronos._records import dataclass
 
 # Elements; 64 bytes of the smallest dtype are a cache line, and what JAX can alias.
 ALIGN = 64

@@ -9,6 +9,7 @@ into the update, where they are computed once; members compute dP of their rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytensor
@@ -21,7 +22,6 @@ from synkhronos._engine.graph_collectives import has_collectives
 from synkhronos._errors import InputError, ReductionWarning
 from synkhronos._proofs import Proof, Unproved, depends_on, prove, row_draws
 from synkhronos._proofs.reductions import NAMES, Reduction
-from synkhronos._records import dataclass
 from synkhronos._warnings import warn
 from synkhronos.extensions.updates._slots import fitted_gradient, gradients
 

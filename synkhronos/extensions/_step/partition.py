@@ -14,7 +14,7 @@ Units whose graphs are alike, but for the names, share one `Loop`, which is one 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytensor.tensor as pt
@@ -28,7 +28,6 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i, SpecifyShape
 
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos._records import dataclass
 
 
 @dataclass(frozen=True)

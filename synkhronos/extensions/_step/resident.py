@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,6 @@ from synkhronos._engine.commands.collectives import Collective
 from synkhronos._engine.member import Member
 from synkhronos._engine.replicas import configured
 from synkhronos._engine.variables import Entry
-from synkhronos._records import dataclass
 from synkhronos.extensions._step.commands import check_votes, has_nan
 from synkhronos.extensions._step.fused import Fused
 from synkhronos.extensions._step.install import Install, MemberState, scalars

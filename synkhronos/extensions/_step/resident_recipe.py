@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
 from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._proofs.reductions import Reduction, accumulator
-from synkhronos._records import dataclass
 
 
 @dataclass(frozen=True)

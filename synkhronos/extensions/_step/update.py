@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,6 @@ from synkhronos._engine.ready_values import listening
 from synkhronos._engine.replicas import compiled, configured
 from synkhronos._engine.variables import Entry
 from synkhronos._proofs.reductions import COMBINE, Reduction
-from synkhronos._records import dataclass
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos._transport.communicators.half_precision import Rounding
 from synkhronos.extensions._step.exchanges import HalfPrecision

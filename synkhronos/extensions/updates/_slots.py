@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from pytensor.tensor.variable import TensorVariable
 from synkhronos._checks import shown
 from synkhronos._compiling.graph_types import Variables
 from synkhronos._errors import InputError, InputTypeError, UnusedWarning
-from synkhronos._records import dataclass
 from synkhronos._warnings import warn
 
 Updates = dict[SharedVariable, Variable]

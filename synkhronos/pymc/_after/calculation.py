@@ -6,6 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.random.type import RandomType
 
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 from synkhronos.pymc._after.blocks import block_length, blocks
 from synkhronos.pymc._after.store import Store
 from synkhronos.pymc._after.work import InMemory, Target, Work

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -21,7 +22,6 @@ from synkhronos._host.arena import ArrayRef
 from synkhronos._host.cores import available
 from synkhronos._host.system import trouble
 from synkhronos._host.thread_pools import ThreadLimits
-from synkhronos._records import dataclass
 from synkhronos._transport.pools.pool import Pool
 from synkhronos._transport.processes.fork_safety import reasons_against_fork
 from synkhronos._transport.serialization import pack_graph, proxy_reducers, unpack_graph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import pytensor.tensor as pt
 from pytensor.compile import Function
 from xarray import DataArray
 
-from synkhronos._records import dataclass
 from synkhronos.pymc._after.calculation import in_processes
 from synkhronos.pymc._after.pareto import smooth
 from synkhronos.pymc._after.some_rows import SomeRows

@@ -22,6 +22,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +32,6 @@ from xarray import Dataset
 
 from synkhronos._errors import InputError
 from synkhronos._host.thread_pools import ThreadLimits
-from synkhronos._records import dataclass
 from synkhronos.pymc._after.calculation import in_processes
 from synkhronos.pymc._after.division import By, divided
 from synkhronos.pymc._after.loo_rows import SAMPLE_DIMS, LooRows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from pytensor.compile import Function
 from xarray import DataArray, Dataset, DataTree
 
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 from synkhronos.pymc._after.calculation import in_processes
 from synkhronos.pymc._after.densities import Density, posterior_of
 from synkhronos.pymc._after.division import By, divided

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
@@ -13,7 +14,6 @@ from pytensor.compile import Function
 from xarray import DataArray, Dataset
 
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 from synkhronos.pymc._reading.bambi import refuse_changed_draws
 
 

@@ -14,6 +14,7 @@ import math
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -23,7 +24,6 @@ from xarray import Dataset, DataTree, open_zarr
 from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError, needing
 from synkhronos._host import files
-from synkhronos._records import dataclass
 
 DONE, DRAWS = "draws_done", "draws"  # attributes of a group
 _MADE_OF, _SEED = "made_of", "random_seed"  # too: what a call goes on with

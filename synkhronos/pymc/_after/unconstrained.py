@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from pytensor.compile import Function
 from pytensor.graph.replace import clone_replace
 
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 from synkhronos.pymc._after.densities import compiled_from
 from synkhronos.pymc._after.loo_rows import LooRows, function_of_rows
 from synkhronos.pymc._after.points import Points

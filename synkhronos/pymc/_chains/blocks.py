@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from synkhronos._host import files
-from synkhronos._records import dataclass
 
 _VERSION = (3, 0)  # of numpy's format: names of variables may be any text
 _LONGEST_HEAD = 1 << 24  # bytes of a description of records

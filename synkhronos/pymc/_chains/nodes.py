@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from synkhronos._errors import InputError, SynkhronosError
 from synkhronos._host.cores import share_out
 from synkhronos._host.launch_settings import without_settings
 from synkhronos._host.polling import readable
-from synkhronos._records import dataclass
 from synkhronos._transport.processes.child_process import ChildProcess
 from synkhronos._transport.processes.interpreter import lifeline, start_interpreter
 from synkhronos._transport.processes.stopped import StoppedProcesses

@@ -12,7 +12,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -21,7 +21,6 @@ import numpy as np
 
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.pymc import PYMC
-from synkhronos._records import dataclass
 from synkhronos._warnings import log
 
 _RECORD = np.dtype(

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextvars import ContextVar
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -33,7 +33,6 @@ from synkhronos._compiling.progress import tell
 from synkhronos._compiling.terminal import is_terminal
 from synkhronos._errors import InputError
 from synkhronos._host.system import trouble
-from synkhronos._records import dataclass
 from synkhronos.pymc._chains.blocks import TEXT, Block, StoredDraws, kinds_of, length_of
 from synkhronos.pymc._chains.chain_folder import ChainFolder, opened
 from synkhronos.pymc._chains.chain_settings import settings_of

@@ -12,6 +12,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -21,7 +22,6 @@ from synkhronos._compiling.progress import tell, telling
 from synkhronos._errors import InputError
 from synkhronos._libraries.library import Replacing
 from synkhronos._libraries.nutpie import NUTPIE
-from synkhronos._records import dataclass
 from synkhronos._warnings import log
 from synkhronos.pymc._density.draws import DRAWS, TUNE
 from synkhronos.pymc._density.late_arviz import import_nutpie

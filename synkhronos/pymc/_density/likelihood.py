@@ -9,6 +9,7 @@ each latent.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import compress
 
 import numpy as np
@@ -26,7 +27,6 @@ from pytensor.tensor import TensorVariable
 from synkhronos._compiling.python_function import PythonFunction
 from synkhronos._compiling.vectorised.tails import expanded
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 from synkhronos._warnings import log
 from synkhronos.pymc._reading.facts import Place, Shapes, Start, is_smooth
 from synkhronos.pymc._reading.reading import Reading

@@ -23,10 +23,9 @@ every machine and with every seed.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
-
-from synkhronos._records import dataclass
 
 DIAG, LOW_RANK = "diag", "low_rank"
 CHAINS = 2  # of the short warm-up

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +21,6 @@ from synkhronos._compiling.progress import watch
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos._errors import InputError
 from synkhronos._proofs.walk import name_of
-from synkhronos._records import dataclass
 from synkhronos.pymc._density.faults import FaultError
 from synkhronos.pymc._density.likelihood import Likelihood
 from synkhronos.pymc._reading.facts import Facts, Point, is_smooth

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pymc import Model
@@ -12,7 +12,6 @@ from xarray import DataTree
 
 from synkhronos._api.tables import Table
 from synkhronos._compiling.progress import tell
-from synkhronos._records import dataclass
 from synkhronos._warnings import log
 from synkhronos.pymc._diverged.positions import Positions
 from synkhronos.pymc._diverged.quantities import STEP, Quantities

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytensor
@@ -14,7 +15,6 @@ from pytensor.tensor.variable import TensorVariable as Tensor
 from xarray import DataArray, DataTree
 
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 
 # numbers of a graph, in all and at once: for a scale of each row of data they may be very many
 _MOST_NUMBERS, _BLOCK = 100_000_000, 1_000_000

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from pymc import Model
 from pymc.distributions.transforms import Interval, LogExpM1, LogOddsTransform, LogTransform
 from pytensor.tensor.variable import TensorVariable as Tensor
 
-from synkhronos._records import dataclass
 from synkhronos.pymc._diverged.positions import Pick, Positions
 from synkhronos.pymc._diverged.ranks import Ranks
 from synkhronos.pymc._diverged.scales import Scale, scales_of

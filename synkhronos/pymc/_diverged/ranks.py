@@ -17,9 +17,9 @@ variables.
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
 
-from synkhronos._records import dataclass
+import numpy as np
 
 LEAST_DEVIATION = 0.1  # of a mean rank from 1/2: a smaller one explains little
 MOST_CHANCE = 0.05

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pymc as pm
 import pytensor.tensor as pt
@@ -19,8 +20,6 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable as Tensor
-
-from synkhronos._records import dataclass
 
 # The scale among the parameters of families that are a scale times a standard variable, up to
 # their location. Of the multivariate ones it is a covariance.

@@ -9,6 +9,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from pymc import modelcontext, sampling, stats
 from synkhronos._compiling.progress import silent, tell
 from synkhronos._errors import InputError
 from synkhronos._libraries.fork_safe_lock import ForkSafeLock
-from synkhronos._records import dataclass
 from synkhronos.pymc._chains.chain_folder import path_of
 from synkhronos.pymc._chains.sampling import sample, sampler_of
 from synkhronos.pymc._everywhere.names import renamed

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +26,6 @@ from synkhronos._errors import InputError
 from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos._libraries.library import optional_gain
 from synkhronos._libraries.pymc import PYMC
-from synkhronos._records import dataclass
 from synkhronos.pymc._density.likelihood import Likelihood
 from synkhronos.pymc._group.evaluator import Evaluator
 

@@ -6,7 +6,7 @@ import contextlib
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +29,6 @@ from synkhronos._engine.shipping import distribute_in
 from synkhronos._engine.variables import watch
 from synkhronos._errors import InputError, WorkerError
 from synkhronos._host.arena import ArrayRef
-from synkhronos._records import dataclass
 from synkhronos.pymc._density.proof import return_memory
 from synkhronos.pymc._reading.facts import is_smooth
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +23,6 @@ from pytensor.tensor.type import TensorType
 from synkhronos._compiling.data.lifted import lifted
 from synkhronos._compiling.kept.digests import Unkeyed
 from synkhronos._compiling.kept.keys import graph_key
-from synkhronos._records import dataclass
 from synkhronos._warnings import log
 
 

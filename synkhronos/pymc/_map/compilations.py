@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from xarray import Dataset
 from synkhronos._libraries.library import optional_gain, usable
 from synkhronos._libraries.nutpie import NUTPIE
 from synkhronos._libraries.pymc import PYMC
-from synkhronos._records import dataclass
 from synkhronos._warnings import log
 from synkhronos.pymc._kept.models import kept_model
 from synkhronos.pymc._reading.models import length_of
@@ -28,7 +27,7 @@ _MOST = 64  # compiled models that are kept; each holds some MB of machine code
 _PLAIN = {"backend": "numba"}  # of these arguments, compiled models are shared
 
 
-@dataclass(eq=False)
+@dataclasses.dataclass(eq=False)
 class Compiled:
     """A compiled model, for all models whose graph has its key.
 
@@ -50,7 +49,7 @@ class Compiled:
             for name, values in model.coords.items()
         }
         indexes = Dataset(coords=coords).indexes  # of pandas, as nutpie's own
-        return replace(found, _coords={**found.coords, **indexes})
+        return dataclasses.replace(found, _coords={**found.coords, **indexes})
 
 
 class Compilations:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
+from dataclasses import dataclass
 
 import numpy as np
 import pytensor
@@ -29,7 +30,6 @@ from synkhronos._libraries.pymc import (
     fgraph_from_model,
     model_from_fgraph,
 )
-from synkhronos._records import dataclass
 from synkhronos.pymc._kept.written import REGISTRIES
 from synkhronos.pymc._reading.models import initial_values_of, without_initial_values
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from synkhronos._errors import SynkhronosError
-from synkhronos._records import dataclass
 from synkhronos._transport.processes.slot_process import SlotProcess
 from synkhronos._transport.processes.slots import Slots
 from synkhronos._warnings import log

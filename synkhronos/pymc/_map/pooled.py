@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from synkhronos._records import dataclass
 from synkhronos._transport.pools.batches import TRIES, Batches
 from synkhronos._transport.pools.pool import Pool
 from synkhronos._transport.pools.stations import versions_here

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from synkhronos._checks import check_integer, check_seconds, or_none
 from synkhronos._errors import InputError
 from synkhronos._host import files
 from synkhronos._host.cores import available, of_slurm_task, shares
-from synkhronos._records import dataclass
 from synkhronos._transport.pools.chosen import pool_of
 from synkhronos._transport.pools.pool import Pool
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytensor
@@ -12,7 +13,6 @@ from pytensor.graph.basic import Apply
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos._errors import InputError
 from synkhronos._proofs.walk import name_of
-from synkhronos._records import dataclass
 from synkhronos.pymc._reading.facts import Facts
 from synkhronos.pymc._reading.rewrites import without_parameter_checks
 

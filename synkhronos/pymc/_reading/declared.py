@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pymc import Model
 from pytensor.graph.op import Op
 
 from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos._records import dataclass
 
 
 @dataclass(frozen=True)

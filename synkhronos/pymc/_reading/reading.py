@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,7 +22,6 @@ from pytensor.tensor.type import TensorType
 from synkhronos._checks import shown
 from synkhronos._compiling.python_mode import python_mode
 from synkhronos._errors import InputError, InputTypeError
-from synkhronos._records import dataclass
 from synkhronos.pymc._reading.assumptions import check
 from synkhronos.pymc._reading.declared import Declared
 from synkhronos.pymc._reading.facts import Facts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytensor.tensor as pt
@@ -34,7 +34,6 @@ from synkhronos._compiling.vectorised.table import TABLE
 from synkhronos._compiling.vectorised.tails import LogNdtr, log_ndtr
 from synkhronos._proofs.values import Rows, Same
 from synkhronos._proofs.walk import Walk, seed
-from synkhronos._records import dataclass
 
 Variables = Sequence[TensorVariable]
 Rewritten = list[Variable] | None  # in place of the outputs of a node

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -39,7 +40,6 @@ from synkhronos._errors import InputError
 from synkhronos._proofs.indexing import is_full
 from synkhronos._proofs.values import Position, Rows, Same, Stuck, Unknown
 from synkhronos._proofs.walk import Walk, constant_of, name_of, transfer
-from synkhronos._records import dataclass
 from synkhronos.pymc._reading.assumptions import Assumption
 from synkhronos.pymc._reading.counts import Counts
 from synkhronos.pymc._reading.facts import Facts, Lengths, Place

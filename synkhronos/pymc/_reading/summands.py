@@ -8,6 +8,7 @@ PyMC gives scalar parameters axes of length 1; an array of one element is a scal
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pytensor.tensor as pt
@@ -24,7 +25,6 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 
 from synkhronos._compiling.nodes import computes, in_batches, without_axes
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 from synkhronos.pymc._reading.rows import all_of, always, without_checks
 
 # what a term does to a sum, done to the elements of the sum

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytensor.tensor as pt
@@ -24,7 +24,6 @@ from pytensor.tensor.subtensor import (
 
 from synkhronos._errors import InputError
 from synkhronos._proofs.walk import name_of
-from synkhronos._records import dataclass
 from synkhronos._warnings import log
 from synkhronos.pymc._reading.facts import Facts, Lengths
 from synkhronos.pymc._reading.rows import Reader, RowReading, Term

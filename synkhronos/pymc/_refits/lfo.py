@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from xarray import DataArray, DataTree
 
 from synkhronos._checks import check_integer, check_number, shown
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 from synkhronos.pymc._after.elpd import is_pointwise, of_arviz
 from synkhronos.pymc._after.loo_rows import LooRows
 from synkhronos.pymc._reading.models import model_of

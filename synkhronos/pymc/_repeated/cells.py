@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytensor.tensor as pt
@@ -13,7 +14,6 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import All
 from pytensor.tensor.subtensor import AdvancedSubtensor
 
-from synkhronos._records import dataclass
 from synkhronos.pymc._repeated.columns import DataOf, RowTerms
 from synkhronos.pymc._repeated.form import Form
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from pytensor.graph.basic import Constant, Variable
@@ -13,7 +13,6 @@ from pytensor.tensor import TensorVariable
 from pytensor.tensor.math import All
 
 from synkhronos._compiling.python_function import PythonFunction
-from synkhronos._records import dataclass
 from synkhronos.pymc._reading.facts import Shapes
 from synkhronos.pymc._reading.rewrites import of_data_alone, replaced
 

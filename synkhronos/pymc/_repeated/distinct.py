@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-
-from synkhronos._records import dataclass
 
 _MULTIPLIER = 0x9E3779B97F4A7C15  # odd; 2**64 divided by the golden ratio
 _TRIES = 8  # of other starts, where two different rows have the same hash

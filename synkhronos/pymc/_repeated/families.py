@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
@@ -13,7 +14,6 @@ from pytensor.scalar.math import Sigmoid
 from pytensor.tensor.variable import TensorVariable as Tensor
 
 from synkhronos._compiling.nodes import computes
-from synkhronos._records import dataclass
 from synkhronos.pymc._reading.rows import without_checks
 from synkhronos.pymc._repeated.pattern import bound
 from synkhronos.pymc._repeated.sums import GroupSums

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from pytensor.graph.basic import Variable
 
-from synkhronos._records import dataclass
 from synkhronos.pymc._repeated.indices import Indices
 
 

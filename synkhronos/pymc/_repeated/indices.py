@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from pytensor.graph.basic import Apply, Variable
@@ -10,7 +11,6 @@ from pytensor.graph.traversal import toposort
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable as Tensor
 
-from synkhronos._records import dataclass
 from synkhronos.pymc._repeated.columns import DataOf, Lengths, RowTerms
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
-
-from synkhronos._records import dataclass
 
 _BLOCK = 1 << 18  # numbers of a design that are made at a time
 _EPS = float(np.finfo(np.float64).eps)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 from synkhronos.pymc._repeated.affine import Block, affine
 from synkhronos.pymc._repeated.columns import PRODUCTS, DataOf, Lengths, RowTerms
 from synkhronos.pymc._repeated.families import HALF_LOG_2_PI, NORMAL

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from synkhronos._records import dataclass
 from synkhronos.pymc._reading.rewrites import rewritten
 from synkhronos.pymc._repeated.columns import Columns, RowTerms
 from synkhronos.pymc._repeated.distinct import kinds_of, may_repeat

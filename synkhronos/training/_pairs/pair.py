@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from pytensor.compile.sharedvalue import SharedVariable
@@ -10,7 +11,6 @@ from pytensor.compile.sharedvalue import SharedVariable
 from synkhronos._checks import check_integer
 from synkhronos._compiling.graph_types import ModeLike
 from synkhronos._errors import ReductionWarning
-from synkhronos._records import dataclass
 from synkhronos._warnings import refusing
 from synkhronos.extensions._apart.separate import make_local_train_function
 from synkhronos.extensions.train import make_train_function

@@ -19,13 +19,12 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TextIO
 
 from synkhronos._compiling.progress import in_notebook
 from synkhronos._compiling.terminal import ERASE, Line, can_redraw, cells, cut, is_terminal
 from synkhronos._errors import printable
-from synkhronos._records import dataclass
 
 REDRAW = 0.5  # seconds between two drawings; each takes about 50 us
 EVERY = 10.0  # seconds between two plain lines

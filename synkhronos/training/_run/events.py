@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pytensor.compile.sharedvalue import SharedVariable
 
-from synkhronos._records import dataclass
 from synkhronos.extensions._saving.checkpoints import Checkpoints
 from synkhronos.extensions._step.training_function import TrainingFunction
 

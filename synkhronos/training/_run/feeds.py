@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +15,6 @@ from synkhronos._api.make_data import data as make_data
 from synkhronos._api.unusable import why_unusable
 from synkhronos._checks import shown
 from synkhronos._errors import InputError, InputTypeError, SourceError
-from synkhronos._records import dataclass
 from synkhronos._warnings import log
 from synkhronos.extensions._rows.batches import Batches
 from synkhronos.extensions._rows.loader import Loader

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,6 @@ from synkhronos._host import cores as _cores
 from synkhronos._host.launch_settings import launch_settings
 from synkhronos._host.thread_pools import ThreadLimits
 from synkhronos._libraries.fork_safe_lock import ForkSafeLock
-from synkhronos._records import dataclass
 from synkhronos._warnings import log
 from synkhronos.extensions._rows.source import Source
 from synkhronos.extensions._step.function import TrainFunction

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from synkhronos._backends import jax as jax_backend
 from synkhronos._checks import check_word
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.member import Member
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 from synkhronos.extensions._step.training_function import TrainingFunction
 
 _NAMES = {"float32": "float32", "tf32": "tensorfloat32", "bf16": "bfloat16"}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from synkhronos._records import dataclass
 from synkhronos.extensions._step.training_function import TrainingFunction
 from synkhronos.training._record.history import History
 from synkhronos.training._run.evaluation import Evaluation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from synkhronos._checks import shown
 from synkhronos._host import files
-from synkhronos._records import dataclass
 from synkhronos.training.sources._columns import EXACT, File, Values, arrow, parquet_of
 from synkhronos.training.sources._lines import Dialect, Texts, blocks_of
 

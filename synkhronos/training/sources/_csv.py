@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy as np
 from synkhronos._checks import check_flag, check_integer, check_word, options_checked, shown
 from synkhronos._errors import InputError, SourceError
 from synkhronos._host.secrets import without_secrets
-from synkhronos._records import dataclass
 from synkhronos._warnings import log
 from synkhronos.training.sources._columns import (
     File,

@@ -25,6 +25,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, ClassVar, override
 
 import numpy as np
@@ -33,7 +34,6 @@ from synkhronos._checks import Checked, check_integer, or_none, shown
 from synkhronos._errors import BackendMissing, BatchError, InputError, InputTypeError, SourceError
 from synkhronos._host.files import is_shortage
 from synkhronos._host.secrets import without_secrets
-from synkhronos._records import dataclass
 from synkhronos._warnings import log
 from synkhronos.training.sources._copies import is_remote, on_this_machine
 from synkhronos.training.sources._paths import few, listed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,6 @@ import numpy as np
 
 from synkhronos._checks import options_checked
 from synkhronos._errors import needing
-from synkhronos._records import dataclass
 from synkhronos.training.sources._files import (
     MAPPED_BLOCK,
     UNCHECKED_BLOCK,

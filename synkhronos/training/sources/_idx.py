@@ -7,6 +7,7 @@ import io
 import math
 import os
 import zlib
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy as np
 from synkhronos._checks import check_word, options_checked
 from synkhronos._errors import SourceError
 from synkhronos._host import files
-from synkhronos._records import dataclass
 from synkhronos.training.sources._files import (
     MAPPED_BLOCK,
     Described,

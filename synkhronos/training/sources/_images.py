@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 
 from synkhronos._checks import check_flag, check_word, is_integer, options_checked, shown
 from synkhronos._errors import InputError
-from synkhronos._records import dataclass
 from synkhronos.training.sources._columns import check_classes
 from synkhronos.training.sources._files import Described, FileSource, Format, Options
 from synkhronos.training.sources._listings import Listing, in_folders, in_lines, in_table, is_table

@@ -7,14 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from synkhronos._checks import options_checked, shown
 from synkhronos._errors import InputError, SourceError, needing
-from synkhronos._records import dataclass
 from synkhronos._warnings import log
 from synkhronos.training.sources._idx import read_idx
 from synkhronos.training.sources._paths import cache_folder

@@ -11,13 +11,13 @@ import gzip
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
 
 from synkhronos._checks import shown
 from synkhronos._host import files
-from synkhronos._records import dataclass
 from synkhronos.training.sources._columns import Values, arrow, selected
 from synkhronos.training.sources._files import check_listed, check_stored
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 from synkhronos._checks import shown
 from synkhronos._errors import InputError
 from synkhronos._host import files
-from synkhronos._records import dataclass
 from synkhronos._warnings import log
 from synkhronos.training.sources._lines import CSV, Dialect, separator_of, texts_of
 from synkhronos.training.sources._parquet import PARQUET, columns_of

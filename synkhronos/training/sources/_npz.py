@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 import zipfile
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from synkhronos._checks import options_checked
-from synkhronos._records import dataclass
 from synkhronos.training.sources._files import Described, FileSource, Format, Options, check_stored
 from synkhronos.training.sources._npy import check_header
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 import synkhronos.training.sources._columns as tables
 from synkhronos._checks import options_checked
 from synkhronos._host.files import check_regular
-from synkhronos._records import dataclass
 from synkhronos.training.sources._files import (
     UNCHECKED_BLOCK,
     Described,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ import numpy as np
 
 from synkhronos._errors import needing
 from synkhronos._host import files
-from synkhronos._records import dataclass
 from synkhronos.training.sources._files import UNCHECKED_BLOCK, check_stored
 
 if TYPE_CHECKING:

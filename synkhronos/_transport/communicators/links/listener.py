@@ -7,10 +7,9 @@ import fcntl
 import os
 import socket
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
-
-from synkhronos._records import dataclass
 
 _SIOCGIFADDR = 0x8915  # <linux/sockios.h>
 _BACKLOG = 1024  # calls that the kernel takes while the process that will answer them starts

@@ -8,13 +8,12 @@ import math
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from synkhronos._errors import InputError
 from synkhronos._host import files
-from synkhronos._records import dataclass
 from synkhronos.cli._new.translation.translation import OldParser, Translation, divided, parsed
 
 # of its models: epochs, rate, rows of a worker's batch

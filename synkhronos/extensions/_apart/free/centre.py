@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from synkhronos._records import dataclass
 from synkhronos._transport.shared_state.ordered_words import IS_ORDERED
 from synkhronos.extensions._apart.free.pages import DONE, Page, version_of
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from synkhronos._records import dataclass
 from synkhronos._transport.shared_state.peers import Peers
 from synkhronos.extensions._apart.free.pages import AT_WORK, CLAIMED, Page
 from synkhronos.extensions._apart.free.turns import CLAIM_LOCK

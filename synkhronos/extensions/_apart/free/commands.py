@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.commands.call import ExtendedCall, compute_call
 from synkhronos._engine.member import Member
-from synkhronos._records import dataclass
 from synkhronos.extensions._apart.free.allocation import allocated
 from synkhronos.extensions._apart.free.free_member import Assignment
 from synkhronos.extensions._apart.free.free_state import FreeState

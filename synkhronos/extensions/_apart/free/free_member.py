@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,6 @@ from synkhronos._engine.commands.call import Argument, Call
 from synkhronos._engine.member import Member
 from synkhronos._host.arena import ArrayRef
 from synkhronos._plan.rows import Picks
-from synkhronos._records import dataclass
 from synkhronos._transport.shared_state.peers import Peers
 from synkhronos.extensions._apart.centre_optimizer import ElementwiseUpdate
 from synkhronos.extensions._apart.free.centre import Centre, Version

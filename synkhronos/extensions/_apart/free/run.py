@@ -21,6 +21,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -30,7 +31,6 @@ from synkhronos._checks import check_seconds
 from synkhronos._engine.group import Group
 from synkhronos._engine.runner import Task
 from synkhronos._errors import WorkerDied
-from synkhronos._records import dataclass
 from synkhronos._transport.channels.channel import Failure
 from synkhronos._warnings import log
 from synkhronos.extensions._apart.free import pages

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from synkhronos._engine.commands.base import Command
 from synkhronos._engine.member import Member
 from synkhronos._proofs.reductions import Reduction, accumulator
-from synkhronos._records import dataclass
 from synkhronos._transport.communicators.communicator import Communicator
 from synkhronos.extensions._apart.free.allocation import allocated, like, new_page
 from synkhronos.extensions._apart.free.free_member import Assignment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from synkhronos._engine.commands.base import COMPUTE, COPY, REDUCE, SCATTER, UPD
 from synkhronos._engine.commands.call import Call, ExtendedCall, check_combinable, contribute_call
 from synkhronos._engine.member import Member
 from synkhronos._proofs.reductions import Reduction, accumulator
-from synkhronos._records import dataclass
 from synkhronos.extensions._apart.meeting import Vectors, chunk
 from synkhronos.extensions._apart.member_values import MemberValues
 from synkhronos.extensions._apart.recipe import PARAMETER, STATE, LocalArrays, LocalRecipe
