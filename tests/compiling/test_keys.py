@@ -27,10 +27,16 @@ import pytensor.tensor as pt
 import pytest
 from keyed_graphs import GRAPHS, Scaled, X, Y, drawn, inner, key, looped, scaled_by, shared
 from pytensor.compile.mode import Mode, optdb
-from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.graph.rewriting.basic import (
+    EquilibriumGraphRewriter,
+    GraphRewriter,
+    dfs_rewriter,
+    node_rewriter,
+)
 from pytensor.misc.ordered_set import OrderedSet
 
 from synkhronos._compiling.kept import keys, packages, processor
+from synkhronos._compiling.kept.contents import _made_of
 from synkhronos._compiling.kept.digests import Unkeyed
 from synkhronos._compiling.kept.keys import graph_key
 from synkhronos._compiling.lean.mode import lean
@@ -485,9 +491,23 @@ def test_numba_s_code_by_the_user_is_a_part_of_the_key(monkeypatch: pytest.Monke
     assert key(X + Y) == before
 
 
-@pytest.mark.parametrize(("inner", "given"), [("", {"position": 1}), ("canonicalize", {})])
+def _of_equilibrium(rewriter: Any) -> GraphRewriter:
+    return EquilibriumGraphRewriter([rewriter], max_use_ratio=2)
+
+
+@pytest.mark.parametrize(
+    ("inner", "given", "made"),
+    [
+        ("", {"position": 1}, dfs_rewriter),
+        ("", {"position": 1}, _of_equilibrium),
+        ("canonicalize", {}, dfs_rewriter),
+    ],
+)
 def test_rewrites_of_the_user_are_a_part_of_a_mode(
-    monkeypatch: pytest.MonkeyPatch, inner: str, given: dict[str, int]
+    monkeypatch: pytest.MonkeyPatch,
+    inner: str,
+    given: dict[str, int],
+    made: Callable[[Any], GraphRewriter],
 ) -> None:
     """Those of packages are registered when these are imported, for their own operations."""
     before = first = key(X, lean("NUMBA"))
@@ -496,13 +516,21 @@ def test_rewrites_of_the_user_are_a_part_of_a_mode(
     monkeypatch.setattr(database, "__db__", defaultdict(OrderedSet, known))
     monkeypatch.setattr(database, "_names", copy.copy(database._names))
     for factor in (2.0, 3.0):
-        rewriter = dfs_rewriter(node_rewriter(None)(_with_global(factor)))
+        rewriter = made(node_rewriter(None)(_with_global(factor)))
         database.register("of_the_user", rewriter, "numba", overwrite_existing=factor > 2, **given)
         after = key(X, lean("NUMBA"))
         assert after != before
         before = after
     monkeypatch.undo()
     assert key(X, lean("NUMBA")) == first
+
+
+def test_a_rewrite_that_leads_back_to_itself_is_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rewriter = dfs_rewriter(node_rewriter(None)(_with_global(2.0)))
+    monkeypatch.setattr(rewriter.node_rewriter, "node_rewriter", rewriter, raising=False)
+    assert len(_made_of(rewriter)) == 2
 
 
 def test_the_key_of_a_graph_has_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

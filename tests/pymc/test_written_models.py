@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -374,6 +375,27 @@ def test_functions_of_pymc_that_others_have_replaced_are_refused(
         with pytest.raises(Unkeyed, match="of others"):
             Written(model)
     assert key(build) == before
+
+
+class OfTheUser:
+    """Stands for a function of PyMC."""
+
+    def __call__(self, *given: Any) -> None:
+        """Compute nothing."""
+
+
+@pytest.mark.parametrize(
+    "other",
+    [OfTheUser, OfTheUser(), OfTheUser().__call__, functools.partial(model_of), cache(model_of)],
+    ids=["class", "object", "method", "partial", "cache"],
+)
+def test_what_others_have_put_in_place_of_functions_is_refused(
+    monkeypatch: pytest.MonkeyPatch, other: object
+) -> None:
+    model = model_of(normal())
+    monkeypatch.setattr(pm.distributions.continuous, "check_parameters", other)
+    with pytest.raises(Unkeyed, match="of others"):
+        Written(model)
 
 
 @pytest.mark.parametrize("registry", [_logprob, _support_point])

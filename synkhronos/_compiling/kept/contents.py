@@ -45,6 +45,7 @@ _TOLD = ("lower_triangular", "upper_triangular")  # tags by which rewrites drop 
 # by one of these, code may read any name of a module
 _ANY_NAME = {"getattr", "vars", "__dict__", "attrgetter", "eval", "exec"}
 _IMPORT = dis.opmap["IMPORT_NAME"]
+_OF_EQUILIBRIA = ("global_rewriters", "final_rewriters", "cleanup_rewriters")
 type Names = frozenset[str] | None  # those that code reads; all if None
 
 
@@ -326,11 +327,16 @@ def _container(value: Any) -> str:
 
 def _made_of(rewriter: Any) -> list[object]:
     """The functions, or classes, of a rewriter and of those in it."""
-    every = [rewriter]
+    every, seen = [rewriter], {id(rewriter)}  # one may lead back to itself
     for each in every:  # which grows
         inner = [*getattr(each, "data", ()), *getattr(each, "rewrites", ())]
         inner.append(getattr(each, "node_rewriter", None))
-        every += [one for one in inner if one is not None]
+        if (tracker := getattr(each, "node_tracker", None)) is not None:  # of an equilibrium
+            inner += tracker.get_rewriters()
+            inner += (one for name in _OF_EQUILIBRIA for one in getattr(each, name, ()))
+        new = [one for one in inner if one is not None and id(one) not in seen]
+        seen.update(map(id, new))
+        every += new
     return [getattr(each, "fn", each) for each in every]
 
 

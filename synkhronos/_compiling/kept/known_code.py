@@ -221,6 +221,10 @@ def _is_name_known(module: object) -> bool:
     return file is None or (file.startswith(_PYTHON) and "site-packages" not in file)
 
 
+# what holds a function that is looked at; the last one is that of `functools.cache`
+_HOLDERS = {functools.partial, types.MethodType, type(_is_name_known)}
+
+
 def _enclosed(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
@@ -249,10 +253,16 @@ def refuse_replaced(places: Iterable[type | types.ModuleType]) -> None:
                 is_own = getattr(value.__func__, "__globals__", None) is own
             elif kind is property:
                 is_own = False
-            else:
-                if is_module and isinstance(value, type) and value.__module__ == module:
-                    every.append(value)
+            elif not is_module:
                 continue
+            elif isinstance(value, type):
+                if value.__module__ == module:
+                    every.append(value)
+                is_own = _is_name_known(value.__module__)
+            elif kind in _HOLDERS:
+                is_own = False
+            else:
+                is_own = _is_name_known(kind.__module__) or not callable(value)
             if not is_own and not _is_known(value, seen):
                 raise Unkeyed(f"{value} of others is in {each}")
 
