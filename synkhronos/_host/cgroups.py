@@ -25,7 +25,7 @@ def folders(controller: str, text: str | None = None) -> Iterator[tuple[int, Pat
     text : str, optional
         /proc/PID/cgroup of the process; this process's by default.
     """
-    for line in (of("self") if text is None else text).splitlines():
+    for line in _lines(of("self") if text is None else text):
         _, controllers, path = line.split(":", 2)
         version, name = (1, controller) if controllers else (2, "")
         if name in controllers.split(","):
@@ -48,9 +48,9 @@ def _mounts(proc: Path) -> dict[str, list[tuple[str, str]]]:
     See proc_pid_mountinfo(5).
     """
     found: dict[str, list[tuple[str, str]]] = {}
-    for line in _text(proc / "self" / "mountinfo").splitlines():
+    for line in _lines(_text(proc / "self" / "mountinfo")):
         before, _, after = line.partition(" - ")
-        mounted, point = before.split()[3:5]
+        mounted, point = before.split(" ")[3:5]
         kind, *_, options = after.split()
         for name in {"cgroup": options.split(","), "cgroup2": [""]}.get(kind, ()):
             found.setdefault(name, []).append((mounted, point))
@@ -59,6 +59,10 @@ def _mounts(proc: Path) -> dict[str, list[tuple[str, str]]]:
 
 def _text(file: Path) -> str:
     return file.read_text(errors="surrogateescape")  # names may be any bytes
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.split("\n") if line]  # names may have other ends of lines
 
 
 def _upwards(path: str, places: list[tuple[str, str]]) -> Iterator[Path]:
