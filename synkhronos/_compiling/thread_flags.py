@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -72,8 +72,7 @@ def _replace() -> None:
 
     def change(config: Any, **values: Any) -> _Context:
         changed: _Context = change_flags(config, **values)
-        frame = inspect.currentframe()
-        caller = str(frame.f_back.f_globals.get("__name__")) if frame and frame.f_back else ""
+        caller = sys._getframemodulename(1) or ""  # a frame in a variable would keep itself alive
         is_of_library = caller.partition(".")[0] in _LIBRARIES
         return _in_thread(config, values, changed) if is_of_library else changed
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
@@ -137,6 +139,24 @@ def test_threads_that_infer_lengths_leave_the_compiler_of_c() -> None:
         for pool, context in zip((first, second), contexts, strict=True):
             pool.submit(context.__exit__, None, None, None).result(SECONDS)
             assert (pytensor.config.cxx, pytensor.config.optdb__max_use_ratio) == before
+
+
+def test_a_change_keeps_no_memory_of_its_callers() -> None:
+    """No collection of cycles is awaited."""
+
+    class Memory:
+        pass
+
+    def compile_beside() -> weakref.ref[Memory]:
+        memory = Memory()
+        compiled(lambda: None)
+        return weakref.ref(memory)
+
+    gc.disable()
+    try:
+        assert compile_beside()() is None
+    finally:
+        gc.enable()
 
 
 def test_an_unknown_value_is_an_error_as_before() -> None:

@@ -78,8 +78,8 @@ class NotedInitialValues(treedict):
 
     def values(self) -> Any:
         """The initial values."""
-        frame = inspect.currentframe()
-        package = _caller_of(frame, _COPYING) or _freezer(frame)
+        # a frame in a variable would keep itself and its callers alive
+        package = _caller_of(inspect.currentframe(), _COPYING) or _freezer(inspect.currentframe())
         if package is not None:
             log.warning(
                 "%s copies the model (freeze_dims_and_data), and the copy has PyMC's own "
