@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
+import inspect
 import threading
 from collections.abc import Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytensor
@@ -67,13 +68,19 @@ def _in_thread(config: Any, names: Iterable[str], changed: _Context) -> Iterator
         _here.values = before
 
 
+def _package_above(frame: FrameType | None) -> str:
+    """The package whose code has called the function of this frame."""
+    above = frame and frame.f_back
+    return str(above.f_globals.get("__name__")).partition(".")[0] if above else ""
+
+
 def _replace() -> None:
     change_flags = PYTENSOR.get("change_flags")
 
     def change(config: Any, **values: Any) -> _Context:
         changed: _Context = change_flags(config, **values)
-        caller = sys._getframemodulename(1) or ""  # a frame in a variable would keep itself alive
-        is_of_library = caller.partition(".")[0] in _LIBRARIES
+        # a frame in a variable would keep itself and its callers alive
+        is_of_library = _package_above(inspect.currentframe()) in _LIBRARIES
         return _in_thread(config, values, changed) if is_of_library else changed
 
     PYTENSOR.of(vars(type(pytensor.config))["mode"], "val")
